@@ -1,0 +1,1 @@
+"""Video encoders: the networks that turn windows of frames into feature vectors."""

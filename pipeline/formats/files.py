@@ -1,0 +1,80 @@
+"""Files that are whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Yield a scratch path beside `path`; on success sync it and rename it over `path`.
+
+    When the block raises, the scratch file is removed and `path` stays as it was. A killed process
+    leaves at most a `.tmp` file behind, which the next writer of the same path overwrites.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".tmp")
+    try:
+        yield scratch
+        with open(scratch, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        _sync_folder(path.parent)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8 with line feeds as they are."""
+    with whole_file(path) as scratch:
+        scratch.write_bytes(text.encode("utf-8"))
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write `value` as indented JSON with sorted keys; NaN and infinity raise `ValueError`."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def read_json(path: str | Path) -> object:
+    """Read one JSON document; a file that is none raises `ValueError` naming it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from None
+
+
+def write_csv(path: str | Path, header: list[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a comma-separated table with line-feed line ends."""
+    with whole_file(path) as scratch, open(scratch, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def sha256_of_file(path: str | Path) -> str:
+    """The hex sha256 of a file's bytes, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """The hex sha256 of a JSON value's canonical text."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

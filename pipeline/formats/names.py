@@ -1,0 +1,31 @@
+"""Names of shards and samples: how ids from data become names that are safe in files and tars."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+SHARD_DIGITS = 5
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def shard_name(index: int) -> str:
+    """The name of the shard that holds rows [index·n, (index+1)·n) of the videos table."""
+    if not 0 <= index < 10**SHARD_DIGITS:
+        raise ValueError(
+            f"shard {index} does not fit {SHARD_DIGITS} digits: raise plan.videos_per_shard"
+        )
+    return f"{index:0{SHARD_DIGITS}d}"
+
+
+def sample_key(video_id: str) -> str:
+    """`video_id` percent-encoded outside `[A-Za-z0-9_-]`; the inverse is `video_id_of`.
+
+    A dot in a WebDataset key would cut the key there, and a slash would make a folder.
+    """
+    encoded = video_id.encode("utf-8")
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in encoded)
+
+
+def video_id_of(key: str) -> str:
+    """The video id that `sample_key` made `key` from."""
+    return unquote(key, errors="strict")

@@ -1,0 +1,89 @@
+"""The only door to pyarrow: tables with a fixed schema, a format version and JSON metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.formats.files import whole_file
+
+_TYPES = {
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint32": pa.uint32(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+}
+
+Schema = dict[str, str]
+"""Column name to type name, one of `string int32 int64 uint32 float64 bool`, in column order."""
+
+
+def write_table(
+    path: str | Path,
+    schema: Schema,
+    rows: list[dict],
+    *,
+    version: str,
+    metadata: dict | None = None,
+) -> None:
+    """Write `rows` (dicts with the schema's keys) with `metadata` beside the format `version`."""
+    arrow = pa.schema([(name, _TYPES[kind]) for name, kind in schema.items()])
+    columns = [
+        pa.array([row[name] for row in rows], type=arrow.field(name).type) for name in schema
+    ]
+    extra = {"bagpipe": version, "metadata": json.dumps(metadata or {}, sort_keys=True)}
+    table = pa.Table.from_arrays(columns, schema=arrow.with_metadata(extra))
+    with whole_file(path) as scratch:
+        pq.write_table(table, scratch, compression="zstd")
+
+
+def read_table(path: str | Path, schema: Schema, *, version: str) -> tuple[dict[str, list], dict]:
+    """Read a table written by `write_table` as column lists, and its metadata.
+
+    Raises:
+        ValueError: the file is no parquet, of another format version, or lacks a column.
+    """
+    table = _open(path)
+    found = (table.schema.metadata or {}).get(b"bagpipe", b"none").decode()
+    if found != version:
+        raise ValueError(f"{path} holds format {found!r}, expected {version!r}: rebuild it")
+    missing = [name for name in schema if name not in table.column_names]
+    if missing:
+        raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
+    columns = {name: table.column(name).to_pylist() for name in schema}
+    return columns, json.loads(table.schema.metadata[b"metadata"])
+
+
+def read_rows(path: str | Path, schema: Schema, *, version: str) -> tuple[list[dict], dict]:
+    """As `read_table`, with a dict for each row."""
+    columns, metadata = read_table(path, schema, version=version)
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    return rows, metadata
+
+
+def iterate_user_parquet(path: str | Path) -> Iterator[dict]:
+    """Stream the rows of a parquet file that a user brings, whatever its columns."""
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=65_536):
+                yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a parquet file: {error}") from None
+
+
+def _open(path: str | Path) -> pa.Table:
+    try:
+        # Not `pq.read_table`, which looks for partitions and guesses columns from folder names.
+        return pq.ParquetFile(path).read()
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a whole parquet file: {error}") from None

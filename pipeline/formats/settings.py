@@ -1,0 +1,38 @@
+"""Frozen settings: one config section, written to `results/settings/{section}.json` by a rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TypeVar
+
+from pipeline.formats.files import read_json
+
+Settings = TypeVar("Settings")
+
+
+def read_settings(cls: type[Settings], path: str | Path) -> Settings:
+    """Read the settings dataclass `cls` from a JSON object with exactly its fields.
+
+    Raises:
+        ValueError: the file names an unknown key, lacks one, or a value is refused by `cls`.
+    """
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a JSON object, found {type(values).__name__}")
+    return settings_from(cls, values, where=str(path))
+
+
+def settings_from(cls: type[Settings], values: dict, *, where: str) -> Settings:
+    """Make the settings dataclass `cls` from `values`; `where` names their origin in errors."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    unknown, missing = sorted(values.keys() - names), sorted(names - values.keys())
+    if unknown:
+        allowed = ", ".join(sorted(names))
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}, allowed: {allowed}")
+    if missing:
+        raise ValueError(f"{where}: the key {missing[0]!r} is missing")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -1,0 +1,89 @@
+"""The videos table that a user brings: CSV or parquet with `video_id,path[,split]`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.formats.parquet import iterate_user_parquet
+
+SPLITS = ("", "train", "val")
+
+
+@dataclass(frozen=True, slots=True)
+class VideoEntry:
+    """One row of the videos table."""
+
+    video_id: str
+    path: str
+    """Empty: the video was removed, and its row keeps its place."""
+    split: str
+    """`train`, `val`, or empty: decided by a hash of the id."""
+
+
+def read_videos(path: str | Path) -> list[VideoEntry]:
+    """Read the videos table in row order.
+
+    Raises:
+        FileNotFoundError: there is no such table.
+        ValueError: a column is missing, an id is empty or repeated (both lines are named), or a
+            split is none of `SPLITS`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"the videos table {path} does not exist: name it in plan.videos, or make one with"
+            " `python -m pipeline.tools.catalog --root DIR --output FILE`"
+        )
+    entries: list[VideoEntry] = []
+    first_line: dict[str, int] = {}
+    for line, row in _rows(path):
+        entry = _entry(path, line, row)
+        if entry.video_id in first_line:
+            raise ValueError(
+                f"{path}: video id {entry.video_id!r} stands on line {first_line[entry.video_id]}"
+                f" and again on line {line}; ids are unique"
+            )
+        first_line[entry.video_id] = line
+        entries.append(entry)
+    return entries
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict]]:
+    """Yield (line number, row); a parquet table counts its first row as line 1."""
+    if path.suffix == ".parquet":
+        yield from enumerate(iterate_user_parquet(path), start=1)
+        return
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        _check_columns(path, reader.fieldnames or [])
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except (UnicodeDecodeError, csv.Error) as error:
+            where = f"{path}, line {reader.line_num}"
+            raise ValueError(f"{where}: not a UTF-8 CSV file: {error}") from None
+
+
+def _check_columns(path: Path, found: list[str] | tuple[str, ...]) -> None:
+    missing = [name for name in ("video_id", "path") if name not in found]
+    if missing:
+        raise ValueError(
+            f"{path}: no column {' and '.join(missing)}; found {', '.join(found) or 'nothing'};"
+            " needed: video_id,path and, if wanted, split"
+        )
+
+
+def _entry(path: Path, line: int, row: dict) -> VideoEntry:
+    _check_columns(path, tuple(row))
+    video_id, video_path = row["video_id"] or "", row["path"] or ""
+    split = row.get("split") or ""
+    if not video_id:
+        raise ValueError(f"{path}, line {line}: empty video_id")
+    if any(character in video_id + video_path for character in "\t\r\n\0"):
+        raise ValueError(f"{path}, line {line}: a tab, line end or NUL in {video_id!r} or its path")
+    if split not in SPLITS:
+        raise ValueError(f"{path}, line {line}: split {split!r}, allowed: train, val or empty")
+    return VideoEntry(video_id, video_path, split)

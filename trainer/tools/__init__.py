@@ -1,0 +1,1 @@
+"""Commands for people: none of them is a stage, each is run by hand."""
