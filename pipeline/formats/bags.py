@@ -9,9 +9,12 @@ Letters: V videos, M captions, L token ids of a caption, C clips, A captions of 
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tokenize import TokenError
+from typing import BinaryIO
 
 import numpy as np
 
@@ -117,12 +120,20 @@ def read_bags(path: str | Path) -> Bags:
     if missing:
         raise ValueError(f"{path} lacks the arrays {', '.join(missing)}: run -R bags")
     bags = Bags(**{name: arrays[name] for name in ARRAYS}, metadata=metadata)
-    check_bags(bags, where=str(path))
+    check_bounds(bags, where=str(path))
     return bags
 
 
 def check_bags(bags: Bags, *, where: str) -> None:
-    """Refuse arrays that a trainer could not safely index with; `where` names them in the error."""
+    """Refuse arrays that are not what `Bags` promises; `where` names them in the error."""
+    check_bounds(bags, where=where)
+    _check_sorted(bags.cap_video, f"{where}: cap_video")
+    _check_sorted(bags.clip_video, f"{where}: clip_video")
+    _check_bag_rows(bags, where)
+
+
+def check_bounds(bags: Bags, *, where: str) -> None:
+    """Refuse arrays that a trainer could not safely index with; reads each of them once."""
     for name in ARRAYS:
         array = getattr(bags, name)
         expected = _DTYPES[name]
@@ -134,9 +145,7 @@ def check_bags(bags: Bags, *, where: str) -> None:
     _check_range(bags.bag_idx, -1, bags.num_captions, f"{where}: bag_idx")
     _check_range(bags.cap_lens, 1, bags.cap_ids.shape[1] + 1, f"{where}: cap_lens")
     _check_range(bags.video_split, TRAIN, VAL + 1, f"{where}: video_split")
-    _check_sorted(bags.cap_video, f"{where}: cap_video")
-    _check_sorted(bags.clip_video, f"{where}: clip_video")
-    _check_bag_rows(bags, where)
+    _check_feature_rows(bags, where)
 
 
 def _check_lengths(bags: Bags, where: str) -> None:
@@ -161,16 +170,19 @@ def _check_sorted(values: np.ndarray, what: str) -> None:
         raise ValueError(f"{what} is not sorted: videos must own consecutive rows")
 
 
-def _check_bag_rows(bags: Bags, where: str) -> None:
-    """A clip's rows lie in its video, and its bag holds captions of its own video, none twice."""
-    starts = bags.clip_feature_start.astype(np.int64)
-    stops = starts + bags.clip_feature_count
+def _check_feature_rows(bags: Bags, where: str) -> None:
+    """Every clip has rows, and they lie in its video."""
+    stops = bags.clip_feature_start.astype(np.int64) + bags.clip_feature_count
     if bags.num_clips and (
-        starts.min() < 0
+        bags.clip_feature_start.min() < 0
         or bags.clip_feature_count.min() < 1
         or (stops > bags.feature_count[bags.clip_video]).any()
     ):
         raise ValueError(f"{where}: a clip's feature rows lie outside its video")
+
+
+def _check_bag_rows(bags: Bags, where: str) -> None:
+    """Every bag holds captions of its clip's video, none of them twice."""
     filled = bags.bag_idx >= 0
     if not filled.any(axis=1).all():
         raise ValueError(f"{where}: a bag is empty")
@@ -218,17 +230,19 @@ def _map_members(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _map_member(file, info: zipfile.ZipInfo, size: int) -> np.ndarray:
+def _map_member(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> np.ndarray:
     file.seek(info.header_offset + 26)
     name_length = int.from_bytes(file.read(2), "little")
     extra_length = int.from_bytes(file.read(2), "little")
     file.seek(info.header_offset + 30 + name_length + extra_length)
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"{file.name}: {info.filename} is npy version {version}")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    count = int(np.prod(shape, dtype=np.int64))
-    if fortran or dtype.hasobject or file.tell() + count * dtype.itemsize > size:
+    try:
+        np.lib.format.read_magic(file)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (ValueError, SyntaxError, TokenError) as error:
+        raise zipfile.BadZipFile(f"header of {info.filename}: {error}") from None
+    count = math.prod(shape)
+    whole = count >= 0 and file.tell() + count * dtype.itemsize <= size
+    if fortran or dtype.hasobject or not whole:
         raise ValueError(f"{file.name}: {info.filename} does not fit the file")
     if count == 0:  # an empty range cannot be mapped
         return np.zeros(shape, dtype)

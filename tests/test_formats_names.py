@@ -1,0 +1,33 @@
+"""Names that come from data and stay harmless."""
+
+import pytest
+
+from pipeline.formats.names import sample_key, shard_name, video_id_of
+
+
+@pytest.mark.parametrize(
+    ("video_id", "key"),
+    [
+        ("dQw4w9WgXcQ", "dQw4w9WgXcQ"),
+        ("-3CEg4y7mQM", "-3CEg4y7mQM"),
+        ("my.video", "my%2Evideo"),
+        ("a/b", "a%2Fb"),
+        ("../../etc/passwd", "%2E%2E%2F%2E%2E%2Fetc%2Fpasswd"),
+        ("100%", "100%25"),
+        ("é 1", "%C3%A9%201"),
+    ],
+)
+def test_keys_are_safe_and_reversible(video_id, key):
+    assert sample_key(video_id) == key
+    assert video_id_of(key) == video_id
+
+
+def test_different_ids_have_different_keys():
+    ids = ["a.1", "a%2E1", "a_1", "a 1", "A.1", "a.1 "]
+    assert len({sample_key(video_id) for video_id in ids}) == len(ids)
+
+
+def test_shard_names_sort_as_numbers_do():
+    assert [shard_name(i) for i in (0, 9, 10, 99_999)] == ["00000", "00009", "00010", "99999"]
+    with pytest.raises(ValueError, match=r"raise plan\.videos_per_shard"):
+        shard_name(100_000)
