@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from pipeline.formats.files import whole_file
+from pipeline.formats.files import digest_of, whole_file
 
 VERSION = "bags-1"
 ALIGNMENT = 64
@@ -122,6 +122,16 @@ def read_bags(path: str | Path) -> Bags:
     bags = Bags(**{name: arrays[name] for name in ARRAYS}, metadata=metadata)
     check_bounds(bags, where=str(path))
     return bags
+
+
+def bags_digest(path: str | Path) -> str:
+    """A digest of a bag file's content from its members' stored checksums, without reading them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [(info.filename, info.file_size, info.CRC) for info in archive.infolist()]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
+    return digest_of(members)
 
 
 def check_bags(bags: Bags, *, where: str) -> None:

@@ -58,8 +58,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
         return
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
-        _check_columns(path, reader.fieldnames or [])
         try:
+            _check_columns(path, reader.fieldnames or [])
             for row in reader:
                 yield reader.line_num, row
         except (UnicodeDecodeError, csv.Error) as error:

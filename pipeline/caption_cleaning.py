@@ -1,0 +1,187 @@
+"""The rules by which raw captions become clean ones; pure functions, nothing is read or written.
+
+What becomes of what, each counted under the name in front:
+
+- `dropped_time`: a start or end that is missing, unreadable, NaN or infinite.
+- `mended_reversed`, `dropped_reversed`: an end before its start is a swapped pair when the span is
+  at most `MAX_SWAPPED_SECONDS`, as captions are; in a longer one a time is wrong (real files have
+  `1193:02:47 --> 00:00:20` and `16.0,1.0` for 16-18), and nobody knows which of the two.
+- `mended_negative`, `dropped_negative`: a span that begins before 0 is cut there; one that ends
+  there or before is dropped.
+- `mended_zero_length`: an end equal to its start moves to `start + MIN_SECONDS`.
+- `dropped_empty`: no text, or nothing in it that is a letter or a digit.
+- `dropped_sound_tag`: nothing but tags in square brackets, as `[Music]`. Beside words tags stay.
+- `mended_markup`, `mended_entities`, `mended_whitespace`: tags removed, `&amp;` read as `&`, line
+  ends and runs of white space made one space. A caption may count under several.
+- `dropped_duplicate`: the same span and text again.
+- `mended_rolling`, `dropped_rolling`: see `pipeline.caption_rolling`.
+
+Text that is not in the way stays as it is: case, punctuation, repeats.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+
+from pipeline.caption_rolling import mend_rolling_captions
+from pipeline.formats.caption_sources import RawCaption
+from pipeline.formats.captions import Caption
+
+MIN_SECONDS = 0.1
+MAX_SWAPPED_SECONDS = 10.0
+_CLOCK = re.compile(r"(?:(\d+):)?([0-5]?\d):([0-5]?\d(?:[.,]\d*)?)")
+_MARKUP = re.compile(
+    r"</?(?:b|br|c|font|i|lang|p|rt|ruby|s|span|strike|u|v)(?:[.\s][^<>]*)?\s*/?>"
+    r"|<\d[\d:.,]*>|\{\\[^{}]*\}",
+    re.IGNORECASE,
+)
+_BREAK = re.compile(r"<(?:br|p)\b[^<>]*>", re.IGNORECASE)
+_JOINERS = "\u200c\u200d"  # these join letters and emoji within a word
+_SOUND_TAGS = re.compile(r"(?:[^\w\[\]]*\[[^\[\]]*\])+[^\w\[\]]*")
+
+
+def clean_captions(
+    rows: Iterable[RawCaption],
+    *,
+    seconds_per_unit: float,
+    offset_seconds: float,
+    mend_rolling: bool,
+    counts: Counter[str],
+) -> list[Caption]:
+    """Clean one video's captions, in time order; add to `counts` under the names above.
+
+    `read` counts the rows that came, `kept` those returned; the difference is what was dropped.
+    """
+    captions = []
+    for row in rows:
+        found: Counter[str] = Counter()
+        caption = _clean_caption(row, seconds_per_unit, offset_seconds, found)
+        counts["read"] += 1
+        if caption is not None:
+            captions.append(caption)
+            counts.update(found)
+        else:  # what was mended before it was dropped is nobody's concern
+            counts.update(reason for reason in found if reason.startswith("dropped_"))
+    captions = _without_duplicates(captions, counts)
+    if mend_rolling:
+        captions = mend_rolling_captions(captions, counts)
+    counts["kept"] += len(captions)
+    return captions
+
+
+def _clean_caption(
+    row: RawCaption, seconds_per_unit: float, offset_seconds: float, counts: Counter[str]
+) -> Caption | None:
+    start, end = (parse_time(value, seconds_per_unit) for value in (row.start, row.end))
+    span = clean_span(start, end, offset_seconds, counts)
+    text = clean_text(row.text, counts) if span is not None else None
+    return Caption(row.video_id, *span, text) if text is not None else None
+
+
+def parse_time(value: object, seconds_per_unit: float) -> float | None:
+    """Seconds of a number, a number's text or a clock time `[h:]mm:ss[.s]`; None: unreadable.
+
+    A clock time says its own unit, so `seconds_per_unit` applies to plain numbers alone.
+    """
+    if isinstance(value, str):
+        clock = _CLOCK.fullmatch(value.strip())
+        if clock:
+            hours, minutes, seconds = clock.groups()
+            return (int(hours or 0) * 60 + int(minutes)) * 60 + float(seconds.replace(",", "."))
+        value = "" if "_" in value else value  # float() would read 1_0 as ten
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        seconds = float(value) * seconds_per_unit
+    except (ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def clean_span(
+    start: float | None, end: float | None, offset_seconds: float, counts: Counter[str]
+) -> tuple[float, float] | None:
+    """A span with 0 <= start < end in seconds, or None when it must be dropped."""
+    if start is None or end is None:
+        counts["dropped_time"] += 1
+        return None
+    mended = []
+    if end < start:
+        if start - end > MAX_SWAPPED_SECONDS:
+            counts["dropped_reversed"] += 1
+            return None
+        start, end = end, start
+        mended.append("mended_reversed")
+    start, end = start + offset_seconds, end + offset_seconds
+    if end < 0 or end == 0 > start:
+        counts["dropped_negative"] += 1
+        return None
+    if start < 0:
+        start = 0.0
+        mended.append("mended_negative")
+    if end == start:
+        end = start + MIN_SECONDS
+        mended.append("mended_zero_length")
+    counts.update(mended)
+    return start, end
+
+
+def clean_text(text: object, counts: Counter[str]) -> str | None:
+    """The words of a caption on one line, or None when there are none."""
+    if not isinstance(text, str) or not has_word(text):
+        counts["dropped_empty"] += 1
+        return None
+    steps = [("mended_markup", _strip_markup), ("mended_entities", _read_entities)]
+    steps += [("mended_markup", _strip_markup), ("mended_whitespace", _one_line)]
+    mended: dict[str, int] = {}
+    for reason, step in steps:
+        cleaned = step(text)
+        if cleaned != text:
+            mended[reason] = 1
+        text = cleaned
+    if not has_word(text):
+        counts["dropped_empty"] += 1
+        return None
+    if _SOUND_TAGS.fullmatch(text):
+        counts["dropped_sound_tag"] += 1
+        return None
+    counts.update(mended)
+    return text
+
+
+def has_word(text: str) -> bool:
+    """Whether there is a letter or a digit in `text`."""
+    return any(character.isalnum() for character in text)
+
+
+def _strip_markup(text: str) -> str:
+    if "<" not in text and "{" not in text:
+        return text
+    return _MARKUP.sub("", _BREAK.sub("\n", text))
+
+
+def _read_entities(text: str) -> str:
+    """Entities read twice: what services send escaped is often escaped again on its way."""
+    return html.unescape(html.unescape(text)) if "&" in text else text
+
+
+def _one_line(text: str) -> str:
+    if text.isascii() and text.isprintable() and "  " not in text:
+        return text.strip()
+    # Format characters (zero width spaces, marks of direction) part no words, others may.
+    # A lone half of a surrogate pair, as broken JSON has it, could not even be written.
+    replacement = {"Cf": "", "Cc": " ", "Cs": " "}
+    printable = (c if c in _JOINERS else replacement.get(unicodedata.category(c), c) for c in text)
+    return " ".join("".join(printable).split())
+
+
+def _without_duplicates(captions: list[Caption], counts: Counter[str]) -> list[Caption]:
+    ordered = sorted(captions, key=lambda c: (c.start_seconds, c.end_seconds))
+    unique = list(dict.fromkeys(ordered))
+    counts["dropped_duplicate"] += len(captions) - len(unique)
+    return unique

@@ -1,0 +1,165 @@
+"""Captions in JSON: the shapes that speech recognisers, course sites and data sets write.
+
+For one video: a list of `{start, end | duration, text | content}`, an object with such a list under
+`segments`, or an object of the parallel lists `start`, `end`, `text`. For many videos: one object
+with a video id for each key and one of these shapes for each value, as HowTo100M's `caption.json`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import ijson
+
+from pipeline.formats.text_encoding import read_text
+
+_BLOCK = 1 << 16
+_STRING_OR_WORD = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*(?P<end>"|\\?\Z)|-?(?:NaN|Infinity)', re.DOTALL
+)
+_LONGEST_WORD = len(b"-Infinity")
+_LONGEST_STRING = 1 << 24
+
+Times = tuple[object, object, object]
+"""start, end and text as they stand in the file."""
+
+
+def read_json_captions(path: str | Path) -> list[Times]:
+    """The captions of one video's JSON file.
+
+    Raises:
+        ValueError: it is no JSON, or none of the shapes above.
+    """
+    text = read_text(path).removeprefix("\ufeff")
+    if not text.strip():
+        return []
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from None
+    try:
+        return segments_of(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
+    """Stream (video id, caption) from one JSON object for many videos, holding one video at a time.
+
+    Raises:
+        ValueError: the file is no such object; the message names the video, where it got so far.
+    """
+    video_id = None
+    with open(path, "rb") as file:
+        stream = _WithoutNaN(file)
+        if not stream.starts_object():
+            raise ValueError(f"{path} must hold a JSON object with a video id for each key")
+        try:
+            for video_id, value in ijson.kvitems(stream, "", use_float=True):
+                for segment in segments_of(value):
+                    yield video_id, segment
+        except (ijson.JSONError, UnicodeDecodeError) as error:
+            after = f" after video {video_id!r}" if video_id is not None else ""
+            what = " ".join(str(error).split())
+            raise ValueError(f"{path} is not a whole JSON file{after}: {what}") from None
+        except ValueError as error:
+            raise ValueError(f"{path}, video {video_id!r}: {error}") from None
+
+
+def segments_of(value: object) -> list[Times]:
+    """The captions in one video's JSON value; `ValueError` when it has none of the known shapes."""
+    if isinstance(value, dict) and isinstance(value.get("segments"), list):
+        value = value["segments"]
+    if isinstance(value, dict) and {"start", "end", "text"} <= value.keys():
+        return _from_parallel_lists(value["start"], value["end"], value["text"])
+    if isinstance(value, list):
+        return [_from_segment(index, item) for index, item in enumerate(value)]
+    raise ValueError(
+        "no captions in it; known are a list of {start, end, text}, {segments: [...]} and"
+        " {start: [...], end: [...], text: [...]}"
+    )
+
+
+def _from_parallel_lists(starts: object, ends: object, texts: object) -> list[Times]:
+    lists = (starts, ends, texts)
+    if not all(isinstance(values, list) for values in lists):
+        raise ValueError("start, end and text must be lists")
+    if len({len(values) for values in lists}) != 1:
+        lengths = ", ".join(str(len(values)) for values in lists)
+        raise ValueError(f"start, end and text differ in length: {lengths}")
+    return list(zip(*lists, strict=True))
+
+
+def _from_segment(index: int, item: object) -> Times:
+    if not isinstance(item, dict) or "start" not in item:
+        raise ValueError(f"item {index} is no caption with start, end and text")
+    text = item.get("text", item.get("content"))
+    start, end = item["start"], item.get("end")
+    duration = item.get("duration")
+    if end is None and isinstance(start, int | float) and isinstance(duration, int | float):
+        end = start + duration
+    return start, end, text
+
+
+class _WithoutNaN(io.RawIOBase):
+    """Reads a JSON file with `null` where Python and pandas write NaN, which is no JSON.
+
+    Only what stands outside strings is replaced; an unfinished string waits for its end, so memory
+    is bounded by the longest string.
+    """
+
+    def __init__(self, file: io.BufferedIOBase):
+        super().__init__()
+        self._file = file
+        self._pending = b""
+        self._ready = b""
+        self._ended = False
+        self._drop_mark()
+
+    def _drop_mark(self) -> None:
+        self._pending = self._file.read(_BLOCK).removeprefix(b"\xef\xbb\xbf")
+
+    def starts_object(self) -> bool:
+        """Whether the first visible character opens an object."""
+        return self._pending.lstrip().startswith(b"{")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._ready and not self._ended:
+            self._advance()
+        piece = self._ready[: len(buffer)]
+        self._ready = self._ready[len(piece) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def _advance(self) -> None:
+        block = self._file.read(_BLOCK)
+        self._ended = not block
+        text = self._pending + block
+        out, position = [], 0
+        for match in _STRING_OR_WORD.finditer(text):
+            if match["end"] is not None and match["end"] != b'"' and not self._ended:
+                break  # the string goes on in the next block
+            out.append(text[position : match.start()])
+            out.append(match.group() if match["end"] is not None else b"null")
+            position = match.end()
+        rest = text[position:]
+        keep = 0 if self._ended else _unfinished(rest)
+        if keep > _LONGEST_STRING:
+            raise ValueError(f"a string longer than {_LONGEST_STRING:,} bytes")
+        self._ready += b"".join([*out, rest[: len(rest) - keep]])
+        self._pending = rest[len(rest) - keep :]
+
+
+def _unfinished(rest: bytes) -> int:
+    """Bytes at the end of `rest` that may belong to a string or a word that goes on."""
+    opened = rest.find(b'"')
+    if opened >= 0:
+        return len(rest) - opened
+    return min(len(rest), _LONGEST_WORD)

@@ -1,0 +1,110 @@
+"""Splitting a captions source: bounded memory, content addresses, nothing read twice."""
+
+import csv
+import json
+import os
+
+import pytest
+
+from pipeline import caption_parts
+from pipeline.caption_parts import remove_other_parts, split_captions
+from pipeline.formats.caption_sources import RawCaption, iterate_captions
+
+SHARD_OF = {"a": 0, "b": 0, "c": 1}
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [["c", 9, 10, "late, indeed"], ["a", 1, 2, 'a "quote"\nand a line'], ["q", 1, 2, "x"]]
+    rows += [["b", "", "nan", None], ["a", 3, 4, "more"], ["q", 2, 3, "y"], ["r", 1, 2, "x"]]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["video_id", "start", "end", "text"], *rows])
+    return path
+
+
+def part_rows(folder, split, shard):
+    return [row for part in split.sources(folder, shard) for row in iterate_captions(part.path)]
+
+
+@pytest.mark.parametrize("buffered", [1, 2, 100])
+def test_rows_reach_their_shard_in_order_whatever_the_buffer(
+    tmp_path, source, monkeypatch, buffered
+):
+    monkeypatch.setattr(caption_parts, "_BUFFERED_ROWS", buffered)
+    folder = tmp_path / "parts"
+    split = split_captions(source, SHARD_OF, folder)
+    assert part_rows(folder, split, 0) == [
+        RawCaption("a", "1", "2", 'a "quote"\nand a line'), RawCaption("b", "", "nan", None),
+        RawCaption("a", "3", "4", "more"),
+    ]  # fmt: skip
+    assert part_rows(folder, split, 1) == [RawCaption("c", "9", "10", "late, indeed")]
+    assert split.sources(folder, 2) == []
+    assert (split.rows, split.videos, split.foreign_rows) == (4, 3, 3)
+    assert split.foreign_ids == ["q", "r"]
+    assert not (folder / ".split").exists()
+
+
+def test_an_unchanged_source_is_not_read_again(tmp_path, source, monkeypatch):
+    first = split_captions(source, SHARD_OF, tmp_path / "parts")
+    monkeypatch.setattr(caption_parts, "iterate_captions", lambda path: pytest.fail("read again"))
+    assert split_captions(source, SHARD_OF, tmp_path / "parts") == first
+
+
+@pytest.mark.parametrize("what", ["time", "assignment", "part", "memory"])
+def test_any_change_reads_it_again(tmp_path, source, what):
+    folder, shard_of = tmp_path / "parts", dict(SHARD_OF)
+    first = split_captions(source, shard_of, folder)
+    if what == "time":
+        os.utime(source, ns=(1, 1))
+    elif what == "assignment":
+        shard_of["q"] = 1
+    elif what == "part":
+        next(folder.glob("*.csv")).unlink()
+    else:
+        (folder / caption_parts.MEMORY_FILE).write_text('{"identity": 7')
+    again = split_captions(source, shard_of, folder)
+    assert (again == first) == (what != "assignment")
+    assert len(part_rows(folder, again, 0)) == 3
+    assert len(part_rows(folder, again, 1)) == (3 if what == "assignment" else 1)
+
+
+def test_a_source_that_breaks_half_way_leaves_the_parts_as_they_were(tmp_path, source):
+    folder = tmp_path / "parts"
+    split_captions(source, SHARD_OF, folder)
+    before = sorted(folder.iterdir())
+    with open(source, "a") as file:
+        file.write('a,1,2,"' + "x" * 200_000)
+    with pytest.raises(ValueError, match="not a table"):
+        split_captions(source, SHARD_OF, folder)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_scratch_files_of_a_killed_run_are_no_part_of_the_next(tmp_path, source):
+    folder = tmp_path / "parts"
+    first = split_captions(source, SHARD_OF, tmp_path / "clean")
+    (folder / ".split").mkdir(parents=True)
+    (folder / ".split" / "0.csv").write_text("video_id,start,end,text\na,1,2,stale\n")
+    assert split_captions(source, SHARD_OF, folder).parts == first.parts
+
+
+def test_parts_that_nobody_names_are_removed_and_nothing_else(tmp_path, source):
+    folder = tmp_path / "parts"
+    split = split_captions(source, SHARD_OF, folder)
+    (folder / f"{'0' * 64}.csv").touch()
+    (folder / "mine.csv").touch()
+    remove_other_parts(folder, split)
+    named = {f"{digest}.csv" for digest, _ in split.parts.values()}
+    assert {p.name for p in folder.iterdir()} == named | {"mine.csv", "source.json"}
+    remove_other_parts(folder, None)
+    assert {p.name for p in folder.iterdir()} == {"mine.csv"}
+    remove_other_parts(tmp_path / "none", None)
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_split(tmp_path):
+    (tmp_path / "c.json").write_text(
+        json.dumps({"a": [{"start": 1, "end": 2, "text": "x \ud83d"}]})
+    )
+    split = split_captions(tmp_path / "c.json", SHARD_OF, tmp_path / "parts")
+    (row,) = part_rows(tmp_path / "parts", split, 0)
+    assert row.text.startswith("x")

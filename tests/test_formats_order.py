@@ -1,0 +1,44 @@
+"""The order of ids: appended rows pass, anything else is named."""
+
+import pytest
+
+from pipeline.formats.order import check_order, read_order, write_order
+
+
+def check(path, ids, *, allow=False):
+    check_order(path, ids, table="videos.csv", allow_reorder=allow)
+
+
+def test_round_trip_with_odd_ids(tmp_path):
+    ids = ["a", "-b c", "é\u2028x", "%,\"'"]
+    write_order(tmp_path / "order.txt", ids)
+    assert read_order(tmp_path / "order.txt") == ids
+
+
+def test_the_first_time_and_appended_rows_pass(tmp_path):
+    check(tmp_path / "order.txt", ["a", "b"])
+    write_order(tmp_path / "order.txt", ["a", "b"])
+    check(tmp_path / "order.txt", ["a", "b"])
+    check(tmp_path / "order.txt", ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "c", "b"], "row 2 was 'b' and is now 'c'"),
+        (["x", "a", "b", "c"], "row 1 was 'a' and is now 'x'"),
+        (["a", "b"], "row 3 was 'c' and is gone"),
+    ],
+)
+def test_moved_and_deleted_rows_are_refused_unless_allowed(tmp_path, ids, message):
+    write_order(tmp_path / "order.txt", ["a", "b", "c"])
+    with pytest.raises(ValueError, match=f"videos.csv: {message}.*allow_reorder"):
+        check(tmp_path / "order.txt", ids)
+    check(tmp_path / "order.txt", ids, allow=True)
+
+
+@pytest.mark.parametrize("text", ["", "a\nb\n", "#bagpipe-order-1\na\nb"])
+def test_a_foreign_or_cut_file_is_refused(tmp_path, text):
+    (tmp_path / "order.txt").write_text(text)
+    with pytest.raises(ValueError, match="not a whole bagpipe-order-1 file"):
+        read_order(tmp_path / "order.txt")

@@ -1,0 +1,56 @@
+"""The two lists of a shard: round trips, equal bytes, and files that are none."""
+
+import pytest
+
+from pipeline.formats.plan import (
+    PlannedCaptions,
+    PlannedVideo,
+    read_planned_captions,
+    read_planned_videos,
+    write_planned_captions,
+    write_planned_videos,
+)
+
+VIDEOS = [
+    PlannedVideo("a", "v/a b.mp4", "val", 12, 1_700_000_000_123_456_789),
+    PlannedVideo("é\u2028%", "", "", -1, -1),
+]
+CAPTIONS = [PlannedCaptions("a", "c/a.csv", 5, "17"), PlannedCaptions("", "p/0.csv", 9, "ab" * 32)]
+
+
+def test_videos_round_trip_with_the_same_bytes_and_size(tmp_path):
+    size = write_planned_videos(tmp_path / "0.tsv", VIDEOS)
+    first = (tmp_path / "0.tsv").read_bytes()
+    assert read_planned_videos(tmp_path / "0.tsv") == VIDEOS
+    assert write_planned_videos(tmp_path / "0.tsv", VIDEOS) == size == len(first)
+    assert (tmp_path / "0.tsv").read_bytes() == first
+
+
+def test_captions_round_trip(tmp_path):
+    size = write_planned_captions(tmp_path / "0.captions", CAPTIONS)
+    assert read_planned_captions(tmp_path / "0.captions") == CAPTIONS
+    assert (tmp_path / "0.captions").stat().st_size == size
+    write_planned_captions(tmp_path / "0.captions", [])
+    assert read_planned_captions(tmp_path / "0.captions") == []
+
+
+def test_a_changed_time_changes_the_bytes(tmp_path):
+    write_planned_videos(tmp_path / "0.tsv", VIDEOS)
+    before = (tmp_path / "0.tsv").read_bytes()
+    write_planned_videos(tmp_path / "0.tsv", [PlannedVideo("a", "v/a b.mp4", "val", 12, 5)])
+    assert (tmp_path / "0.tsv").read_bytes() != before
+
+
+@pytest.mark.parametrize("read", [read_planned_videos, read_planned_captions])
+@pytest.mark.parametrize("text", ["", "video_id,path\n", "#bagpipe-plan-1\tpath"])
+def test_foreign_and_cut_files_are_refused(tmp_path, read, text):
+    (tmp_path / "0").write_text(text)
+    with pytest.raises(ValueError, match="run -R plan"):
+        read(tmp_path / "0")
+
+
+def test_a_row_with_a_field_too_few_is_refused(tmp_path):
+    write_planned_captions(tmp_path / "0", CAPTIONS)
+    (tmp_path / "0").write_text((tmp_path / "0").read_text() + "a\tb\n")
+    with pytest.raises(ValueError, match="needs 4 fields"):
+        read_planned_captions(tmp_path / "0")

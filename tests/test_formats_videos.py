@@ -1,0 +1,56 @@
+"""The videos table: read in row order, or refused in one line that names the row."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.formats.videos import VideoEntry, read_videos
+
+
+def test_a_csv_reads_in_row_order_whatever_its_columns(tmp_path):
+    text = '\ufeffpath,note,video_id,split\nv/a.mp4,x,a,val\n,,b,\n"v/c,d.mp4",,c d.e,train\n'
+    (tmp_path / "v.csv").write_text(text, encoding="utf-8")
+    assert read_videos(tmp_path / "v.csv") == [
+        VideoEntry("a", "v/a.mp4", "val"),
+        VideoEntry("b", "", ""),
+        VideoEntry("c d.e", "v/c,d.mp4", "train"),
+    ]
+
+
+def test_a_parquet_table_reads_as_its_csv(tmp_path):
+    pq.write_table(
+        pa.table({"path": ["a.mp4", None], "video_id": ["a", "b"]}), tmp_path / "v.parquet"
+    )
+    assert read_videos(tmp_path / "v.parquet") == [
+        VideoEntry("a", "a.mp4", ""), VideoEntry("b", "", "")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("video_id,path\na,x\nb,y\na,z\n", "'a' stands on line 2 and again on line 4"),
+        ("id,path\na,x\n", "no column video_id; found id, path"),
+        ("", "no column video_id and path; found nothing"),
+        ("video_id,path\n,x\n", "line 2: empty video_id"),
+        ("video_id,path,split\na,x,test\n", "line 2: split 'test', allowed: train, val or empty"),
+        ('video_id,path\n"a\nb",x\n', "line end or NUL"),
+        ("video_id,path\na\tb,x\n", "a tab"),
+    ],
+)
+def test_a_wrong_table_is_refused_by_line(tmp_path, text, message):
+    (tmp_path / "v.csv").write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_videos(tmp_path / "v.csv")
+    assert "v.csv" in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "v.csv").write_bytes(b"video_id,path\n\xe9t\xe9,x\n")
+    with pytest.raises(ValueError, match="not a UTF-8 CSV file"):
+        read_videos(tmp_path / "v.csv")
+
+
+def test_a_missing_table_says_how_to_make_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"pipeline\.tools\.catalog"):
+        read_videos(tmp_path / "none.csv")
