@@ -1,0 +1,89 @@
+"""Which part of a picture an encoder sees, and the libavfilter chain that cuts it out."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a picture of any size becomes a square of `frame_size` pixels."""
+
+    frame_size: int
+    resize: tuple[int, int] | int | None = None
+    """None: cut the centre square, then scale it (S3D). A number: scale the short side to it, then
+    cut the centre. (height, width): scale to that, then cut the centre."""
+
+    def __post_init__(self) -> None:
+        smallest = min(self.resize) if isinstance(self.resize, tuple) else self.resize
+        if self.frame_size < 1:
+            raise ValueError(f"frame_size is {self.frame_size}, must be at least 1")
+        if smallest is not None and smallest < self.frame_size:
+            raise ValueError(f"resize {self.resize} is smaller than frame_size {self.frame_size}")
+
+
+def filters(
+    geometry: Geometry, width: int, height: int, display_matrix: bytes | None
+) -> list[tuple[str, str]]:
+    """The (filter, arguments) that turn a width × height picture into RGB as `geometry` says.
+
+    The chain is what the ffmpeg command line makes of `-vf crop=...,scale=...` with rgb24 output:
+    the picture is turned first, cropping only moves pointers, and a single pass of swscale scales
+    and converts the colours.
+    """
+    turns, turned = rotation_filters(display_matrix)
+    if turned:
+        width, height = height, width
+    size, short = geometry.frame_size, min(width, height)
+    # Cropping chroma by whole samples would leave nothing of the smallest pictures.
+    chain = [("format", "rgb24")] if short < 4 else []
+    chain += turns
+    if geometry.resize is None:
+        chain += [("crop", f"{short}:{short}"), _scale(size, size)]
+        return [*chain, ("format", "rgb24")]
+    if isinstance(geometry.resize, tuple):
+        scaled_height, scaled_width = geometry.resize
+    else:
+        scaled_width = max(size, round(width * geometry.resize / short))
+        scaled_height = max(size, round(height * geometry.resize / short))
+    chain += [_scale(scaled_width, scaled_height), ("format", "rgb24")]
+    return [*chain, ("crop", f"{size}:{size}")]
+
+
+def _scale(width: int, height: int) -> tuple[str, str]:
+    # Bicubic is the default of the command line, not of the library.
+    return ("scale", f"{width}:{height}:flags=bicubic")
+
+
+def rotation_filters(display_matrix: bytes | None) -> tuple[list[tuple[str, str]], bool]:
+    """What the ffmpeg command line does for a display matrix; and whether width and height swap.
+
+    The matrix is nine 16.16 fixed-point numbers (ISO/IEC 14496-12, 6.2.2). Angles that are no
+    multiple of 90° are left alone.
+    """
+    if display_matrix is None or len(display_matrix) < 36:
+        return [], False
+    a, b, _, c, d, *_ = struct.unpack("=9i", display_matrix[:36])
+    scale_x, scale_y = math.hypot(a, c), math.hypot(b, d)
+    if scale_x == 0 or scale_y == 0:
+        return [], False
+    clockwise = round(math.degrees(math.atan2(b / scale_y, a / scale_x))) % 360
+    if clockwise in (89, 90, 91):
+        return [("transpose", "cclock_flip" if c > 0 else "clock")], True
+    if clockwise in (269, 270, 271):
+        return [("transpose", "clock_flip" if c < 0 else "cclock")], True
+    if clockwise in (179, 180, 181):
+        flips = [("hflip", "")] * (a < 0) + [("vflip", "")] * (d < 0)
+        return flips, False
+    if clockwise == 0 and d < 0:
+        return [("vflip", "")], False
+    return [], False
+
+
+def rotation_matrix(clockwise: float) -> bytes:
+    """The display matrix of a plain rotation by `clockwise` degrees."""
+    cosine = round(math.cos(math.radians(clockwise)) * 65536)
+    sine = round(math.sin(math.radians(clockwise)) * 65536)
+    return struct.pack("=9i", cosine, sine, 0, -sine, cosine, 0, 0, 0, 1 << 30)

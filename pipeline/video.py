@@ -1,0 +1,296 @@
+"""Decode a video once, in order, into the windows of pictures that an encoder looks at.
+
+Time is the truth: a frame is placed by its timestamp on the caption clock (`pipeline.grid`), never
+by its number. A packet that does not decode loses only itself, and is counted. One thread decodes:
+parallel work is done by processes, one video each, which can be killed; the log level of PyAV stays
+as it is, because setting it can deadlock libav's own threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.container
+import av.filter
+import av.format
+import av.stream
+import av.video.frame
+import av.video.stream
+import numpy as np
+
+from pipeline.decoded import DecodeReport, Lengths
+from pipeline.formats.manifest import Reason, VideoFault
+from pipeline.formats.recipe import Sampling
+from pipeline.grid import Clock, FrameTimes, WindowBuffer
+from pipeline.pixels import Geometry, filters, rotation_matrix
+from pipeline.probe import CONTAINERS, check_file, clock_seconds
+
+MAX_PIXELS = 2**27
+"""Of one frame (8K has 2**25): a header that claims more gets no memory."""
+
+__all__ = ["DecodeReport", "Geometry", "VideoReader"]
+
+
+class VideoReader:
+    """One pass over one video.
+
+    `declared_seconds` is the length to expect when the file itself declares none.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        sampling: Sampling,
+        geometry: Geometry,
+        declared_seconds: float = 0,
+    ):
+        self.path = Path(path)
+        self.sampling = sampling
+        self.geometry = geometry
+        self.declared_seconds = declared_seconds
+        self.report: DecodeReport | None = None
+        """Set once `windows` is exhausted."""
+
+    def windows(self) -> Iterator[np.ndarray]:
+        """Yield uint8 [frames, frame_size, frame_size, 3] RGB windows in order.
+
+        There are `sampling.num_vectors(report.num_frames)` of them; the last is filled as
+        `sampling.tail` says. Memory does not grow with the length of the video.
+
+        Raises:
+            VideoFault: what `check_file` raises, UNREADABLE, NO_VIDEO_STREAM, NO_FRAMES (none
+                decodes) or DISCONTINUOUS (timestamps jump).
+        """
+        check_file(self.path)
+        try:
+            source = yield from self._read(synthetic=False)
+            if source.frames and source.times.first is None:
+                source = yield from self._read(synthetic=True)
+        except av.FFmpegError as error:
+            raise VideoFault(Reason.UNREADABLE, f"libav: {error.strerror}") from None
+        if source.times.first is None:
+            found = f"none of {source.packets} packets gave a frame"
+            raise VideoFault(Reason.NO_FRAMES, found)
+        self.report = source.report()
+
+    def _read(self, *, synthetic: bool) -> Generator[np.ndarray, None, _Source]:
+        """Yield the windows and return what was read; a file without timestamps yields none."""
+        with _open(self.path) as container:
+            source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
+            source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
+            painter = _Painter(self.geometry, source.stream.time_base)
+            buffer = WindowBuffer(self.sampling)
+            for frame, slots in source.placed_frames():
+                picture = None
+                for slot in filter(buffer.needs, slots):
+                    picture = painter.paint(frame) if picture is None else picture
+                    window = buffer.push(slot, picture)
+                    if window is not None:
+                        yield window
+            window = buffer.finish(source.times.num_frames)
+            if window is not None:
+                yield window
+        return source
+
+
+def _open(path: Path) -> av.container.InputContainer:
+    """Open one local file, and nothing that it may point to."""
+    try:
+        container = av.open(
+            f"file:{path.absolute()}",
+            container_options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS},
+            metadata_errors="replace",
+        )
+    except av.ArgumentError:
+        allowed = "it is a text, a picture or a playlist, or of a container that is not read"
+        raise VideoFault(Reason.UNREADABLE, allowed) from None
+    # PyAV asks libav to invent the pts that AVI lacks; they come out a frame late, or shuffled.
+    container.flags &= ~av.container.Flags.gen_pts.value
+    return container
+
+
+def _is_cover(stream: av.stream.Stream) -> bool:
+    covers = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
+    return bool(stream.disposition & covers)
+
+
+def _best_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
+    """What libav calls the best video stream; cover pictures do not count."""
+    best = container.streams.best("video")
+    if best is None or _is_cover(best):
+        others = [stream for stream in container.streams.video if not _is_cover(stream)]
+        best = others[0] if others else None
+    if best is None:
+        kinds = {"cover" if _is_cover(stream) else stream.type for stream in container.streams}
+        found = ", ".join(sorted(kinds)) or "none"
+        raise VideoFault(Reason.NO_VIDEO_STREAM, f"its streams: {found}")
+    if best.codec_context is None:
+        raise VideoFault(Reason.UNREADABLE, "libav has no decoder for its video stream")
+    return best
+
+
+def _start_seconds(container: av.container.InputContainer) -> Fraction:
+    """The zero of the caption clock, on the clock of the file's timestamps.
+
+    Broadcast streams carry tables that start long before anything is heard or seen; there the
+    command line, too, looks at the streams themselves.
+    """
+    starts = [
+        stream.start_time * stream.time_base
+        for stream in container.streams
+        if stream.type in ("video", "audio") and stream.start_time is not None
+    ]
+    if container.format.flags & av.format.Flags.ts_discont.value and starts:
+        return min(starts)
+    return Fraction(container.start_time or 0, av.time_base)
+
+
+class _Source:
+    """The frames of a container's best video stream, with their places, and what was counted."""
+
+    def __init__(self, container: av.container.InputContainer, frame_rate: float, synthetic: bool):
+        self.container = container
+        self.stream = _best_stream(container)
+        self.stream.codec_context.thread_type = "NONE"
+        self.stream.codec_context.thread_count = 1
+        self.stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+        self.synthetic = synthetic
+        self.times = self._times(frame_rate)
+        self.frames = self.packets = self.bad_packets = 0
+        self.lengths = self._lengths()
+
+    def _times(self, frame_rate: float) -> FrameTimes:
+        rate = self.stream.average_rate or self.stream.guessed_rate or Fraction(25)
+        time_base = 1 / rate if self.synthetic else self.stream.time_base
+        start = Fraction(0) if self.synthetic else _start_seconds(self.container)
+        clock = Clock(time_base, start_seconds=start, frame_rate=frame_rate)
+        return FrameTimes(clock, usual_step=max(1, round(1 / (rate * time_base))))
+
+    def _lengths(self) -> Lengths:
+        start = float(_start_seconds(self.container))
+        own_start = float((self.stream.start_time or 0) * self.stream.time_base)
+        # Matroska tags the stream's end rather than its length.
+        tagged = clock_seconds(self.stream.metadata.get("DURATION")) - own_start
+        own = float((self.stream.duration or 0) * self.stream.time_base)
+        return Lengths(
+            stream_seconds=own or max(0.0, tagged),
+            file_seconds=(self.container.duration or 0) / av.time_base,
+            start_seconds=start,
+            late_seconds=max(0.0, own_start - start),
+        )
+
+    def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, range]]:
+        """Yield (frame, the slots that show it), leaving out frames that no slot shows."""
+        pending = None
+        for frame in self._decoded():
+            if self.synthetic:
+                slots = self.times.place(self.frames, None, 1)
+            else:
+                slots = self.times.place(frame.pts, frame.dts, frame.duration)
+            self.frames += 1
+            if slots is None:
+                continue
+            if slots:
+                yield pending, slots
+            pending = frame
+        if pending is not None:
+            yield pending, self.times.finish()
+
+    def _decoded(self) -> Iterator[av.video.frame.VideoFrame]:
+        for packet in self._demuxed():
+            try:
+                frames = packet.decode()
+            except av.FFmpegError:
+                self.bad_packets += 1
+            else:
+                yield from frames
+        try:
+            frames = self.stream.codec_context.decode(None)
+        except av.FFmpegError:
+            return
+        yield from frames
+
+    def _demuxed(self) -> Iterator[av.Packet]:
+        """The stream's packets; how far the other streams reach is noted in passing."""
+        others = [] if self.lengths.stream_seconds else self.container.streams
+        packets = self.container.demux([self.stream, *others])
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.FFmpegError:
+                # What follows cannot be read; frames that are waiting can still come out.
+                self.packets += 1
+                self.bad_packets += 1
+                return
+            if packet is None:
+                return
+            if packet.pts is not None:
+                self.lengths.reach(float((packet.pts + (packet.duration or 0)) * packet.time_base))
+            # An empty packet would tell the decoder that the end has come.
+            if packet.stream_index == self.stream.index and packet.size:
+                self.packets += 1
+                yield packet
+
+    def report(self) -> DecodeReport:
+        """Sum up, after the last frame."""
+        return DecodeReport(
+            num_frames=self.times.num_frames,
+            decoded_seconds=self.times.decoded_seconds,
+            packets=self.packets,
+            bad_packets=self.bad_packets,
+            missing_fraction=self.lengths.missing_fraction(self.times.decoded_seconds),
+            synthetic_pts=self.synthetic,
+        )
+
+
+def _display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
+    try:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV does not know every kind of side data
+        return rotation_matrix(-frame.rotation)
+    return None if matrix is None else bytes(matrix)
+
+
+class _Painter:
+    """Turns decoded frames into pictures with a filter graph that is rebuilt when frames change.
+
+    A filter graph rather than `VideoFrame.reformat`: that one cannot crop, so it would scale the
+    whole width and round its ratio.
+    """
+
+    def __init__(self, geometry: Geometry, time_base: Fraction):
+        self._geometry = geometry
+        self._time_base = time_base
+        self._key: tuple | None = None
+        self._graph: av.filter.Graph | None = None
+
+    def paint(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
+        """A frame as uint8 [frame_size, frame_size, 3] RGB."""
+        matrix = _display_matrix(frame)
+        look = (frame.format.name, int(frame.colorspace), int(frame.color_range))
+        key = (frame.width, frame.height, *look, matrix)
+        if key != self._key:
+            self._graph, self._key = self._build(*key), key
+        self._graph.push(frame)
+        return self._graph.pull().to_ndarray()
+
+    def _build(
+        self, width: int, height: int, pixels: str, space: int, span: int, matrix: bytes | None
+    ) -> av.filter.Graph:
+        graph = av.filter.Graph()
+        if hasattr(graph, "threads"):
+            graph.threads = 1
+        source = (
+            f"video_size={width}x{height}:pix_fmt={pixels}:time_base={self._time_base}"
+            f":pixel_aspect=1/1:colorspace={space}:range={span}"
+        )
+        chain = [("buffer", source), *filters(self._geometry, width, height, matrix)]
+        graph.link_nodes(
+            *(graph.add(name, args or None) for name, args in [*chain, ("buffersink", "")])
+        )
+        graph.configure()
+        return graph

