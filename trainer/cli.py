@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable
+
+PR_SET_PDEATHSIG = 1
+LOST_OTHERS = "lost the other ranks"
+"""Words of a fault that follows from another rank's."""
+FAULT_FILE = "BAGPIPE_FAULT_FILE"
+"""Environment variable: a file to which a rank also writes why it failed, for the launcher to say
+last, below what torchrun prints."""
 
 
 def run(main: Callable[[], None]) -> None:
@@ -21,7 +31,34 @@ def run(main: Callable[[], None]) -> None:
     try:
         main()
     except (ValueError, OSError) as error:
-        logging.getLogger(__name__).error("%s", " ".join(str(error).split()))
+        line = " ".join(str(error).split())
+        logging.getLogger(__name__).error("%s", line)
+        _tell_launcher(line)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def speak_as(rank: int) -> None:
+    """From now on, log lines of ranks above 0 carry the rank and tell of trouble only."""
+    if rank:
+        logging.getLogger().setLevel(logging.WARNING)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(
+                logging.Formatter(f"%(asctime)s %(levelname)s rank {rank}: %(message)s", "%H:%M:%S")
+            )
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have Linux send this process a signal when its parent dies, however it dies.
+
+    A launcher that was killed must not leave ranks behind that go on writing checkpoints.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def _tell_launcher(line: str) -> None:
+    if path := os.environ.get(FAULT_FILE):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")

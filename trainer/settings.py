@@ -80,7 +80,7 @@ class TrainSettings:
             _above(name, getattr(self, name), 0)
         for name in ("lr", "grad_clip", "temperature", "embedding_dim", "word_dim", "text_hidden"):
             _above(name, getattr(self, name), 0)
-        for name in ("weight_decay", "warmup_samples", "margin_seconds"):
+        for name in ("seed", "weight_decay", "warmup_samples", "margin_seconds"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must not be negative")
         if self.max_steps is not None:

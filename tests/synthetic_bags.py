@@ -1,0 +1,182 @@
+"""A small random results folder that training can read: plan, bags, shards, vocabulary, settings.
+
+Features and captions share a hidden topic for each clip, so that there is something to learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.formats.bags import TRAIN, VAL, Bags, write_bags
+from pipeline.formats.files import sha256_of_file, write_json
+from pipeline.formats.names import sample_key, shard_name
+from pipeline.formats.plan import PlannedVideo, write_planned_videos
+from pipeline.formats.recipe import Recipe, Sampling
+from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
+from pipeline.formats.vocabulary import write_vocabulary
+from trainer.settings import TrainSettings
+
+FEATURE_DIM = 12
+NUM_WORDS = 40
+BAG_SIZE = 3
+CAPTION_WORDS = 5
+RECIPE = Recipe(
+    encoder="s3d",
+    weights_sha256="0" * 64,
+    output="mixed_5c",
+    feature_dim=FEATURE_DIM,
+    frame_size=32,
+    sampling=Sampling(frame_rate=4, frames=4, stride_seconds=1, tail="repeat"),
+    precision="float32",
+    feature_version=1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Paths of a results folder."""
+
+    root: Path
+
+    def train_arguments(self, **changes: object) -> list[str]:
+        """Command line of trainer.train on this folder, with flags changed by name."""
+        flags = {
+            "settings": self.root / "settings/train.json",
+            "plan": self.root / "plan",
+            "bags": self.root / "bags",
+            "shards": self.root / "shards",
+            "vocabulary": self.root / "vocabulary.txt",
+            "state": self.root / "train",
+            "output": self.root / "train/model.pt",
+            "metrics": self.root / "train/metrics.jsonl",
+            "backend": "gloo",
+            "workers": 0,
+            "save_every": 4,
+            "keep_checkpoints": 3,
+            "log_every": 1,
+            "validate_every": 5,
+            "timeout_seconds": 60,
+        } | changes
+        pairs = ([f"--{name.replace('_', '-')}", str(value)] for name, value in flags.items())
+        return [text for pair in pairs for text in pair]
+
+
+def train_settings(**changes: object) -> TrainSettings:
+    """Small settings, changed by name."""
+    values = {
+        "seed": 3,
+        "epochs": 4,
+        "max_steps": None,
+        "global_batch": 12,
+        "clips_per_video": 2,
+        "shuffle_shards": 2,
+        "lr": 0.01,
+        "warmup_samples": 24,
+        "weight_decay": 0.05,
+        "grad_clip": 5.0,
+        "precision": "fp32",
+        "embedding_dim": 8,
+        "word_dim": 6,
+        "text_hidden": 16,
+        "video_pool": "mean",
+        "video_head": "projection",
+        "normalize": True,
+        "temperature": 0.1,
+        "learn_temperature": True,
+        "symmetric": True,
+        "positive_weight": 1,
+        "exclusion": "overlap",
+        "margin_seconds": 1.0,
+        "exclude_same_text": True,
+        "init_from": None,
+    }
+    return TrainSettings(**(values | changes))
+
+
+def make_results(root: Path, *, videos_of_shards: tuple[int, ...] = (7, 1, 6)) -> Results:
+    """Write a results folder whose every fifth video is in the validation split."""
+    random = np.random.default_rng(11)
+    words = [f"word{number}" for number in range(1, NUM_WORDS + 1)]
+    write_vocabulary(root / "vocabulary.txt", words)
+    write_json(root / "settings/train.json", asdict(train_settings()))
+    number = 0
+    for shard, num_videos in enumerate(videos_of_shards):
+        ids = [f"video {number + row}" for row in range(num_videos)]
+        splits = ["val" if (number + row) % 5 == 4 else "train" for row in range(num_videos)]
+        number += num_videos
+        _write_shard(root, shard_name(shard), ids, splits, random)
+    return Results(root)
+
+
+def _write_shard(
+    root: Path, name: str, ids: list[str], splits: list[str], random: np.random.Generator
+) -> None:
+    planned = [PlannedVideo(i, f"{i}.mp4", s, 1, 1) for i, s in zip(ids, splits, strict=True)]
+    write_planned_videos(root / f"plan/{name}.tsv", planned)
+    seconds = random.integers(4, 9, size=len(ids))
+    topics = [random.integers(0, NUM_WORDS // 4, size=count) for count in seconds]
+    videos = [_encoded(i, topic, random) for i, topic in zip(ids, topics, strict=True)]
+    tar, index = root / f"shards/{name}.tar", root / f"shards/{name}.parquet"
+    write_shard(tar, index, videos, RECIPE, provenance={})
+    rows = read_index(index)
+    metadata = {
+        "shard": name,
+        "recipe": RECIPE.to_dict(),
+        "recipe_identity": RECIPE.identity,
+        "vocabulary_sha256": sha256_of_file(root / "vocabulary.txt"),
+        "vocabulary_size": NUM_WORDS,
+        "max_caption_words": CAPTION_WORDS,
+        "tar_bytes": rows.tar_bytes,
+        "tar_sha256": rows.tar_sha256,
+    }
+    write_bags(root / f"bags/{name}.npz", _bags(ids, splits, topics, rows.rows, metadata, random))
+
+
+def _encoded(video_id: str, topic_T: np.ndarray, random: np.random.Generator) -> EncodedVideo:
+    """One feature row a second, told by the topic of that second."""
+    means = np.random.default_rng(5).normal(size=(NUM_WORDS // 4, FEATURE_DIM))
+    features_TF = means[topic_T] + 0.3 * random.normal(size=(len(topic_T), FEATURE_DIM))
+    seconds = len(topic_T)
+    facts = VideoFacts(
+        video_id=video_id, status="encoded", reason="", error_message="", num_frames=4 * seconds,
+        decoded_seconds=seconds, declared_seconds=seconds, truncated=False, bad_packets=0,
+        size_bytes=1, mtime_ns=1,
+    )  # fmt: skip
+    return EncodedVideo(facts=facts, features=features_TF.astype(np.float16))
+
+
+def _bags(ids, splits, topics, rows, metadata, random) -> Bags:
+    """One caption and one clip a second; a bag holds the captions of up to three seconds."""
+    lengths = np.array([len(topic_T) for topic_T in topics])
+    video_M = np.repeat(np.arange(len(ids)), lengths)
+    second_M = np.concatenate([np.arange(count) for count in lengths])
+    topic_M = np.concatenate(topics)
+    lens_M = random.integers(1, CAPTION_WORDS + 1, size=len(topic_M))
+    ids_ML = 1 + 4 * topic_M[:, None] + random.integers(0, 4, size=(len(topic_M), CAPTION_WORDS))
+    ids_ML[np.arange(CAPTION_WORDS) >= lens_M[:, None]] = 0
+    near_MA = np.arange(len(topic_M))[:, None] + np.array([0, -1, 1])
+    inside_MA = (second_M[:, None] + np.array([0, -1, 1]) >= 0) & (
+        second_M[:, None] + np.array([0, -1, 1]) < lengths[video_M][:, None]
+    )
+    return Bags(
+        vid_paths=np.array([sample_key(i).encode() for i in ids]),
+        feature_offset=np.array([row.offset for row in rows], "<i8"),
+        feature_count=np.array([row.num_vectors for row in rows], "<i4"),
+        video_split=np.array([VAL if split == "val" else TRAIN for split in splits], "|i1"),
+        cap_ids=ids_ML.astype("<i4"),
+        cap_lens=lens_M.astype("<i4"),
+        cap_video=video_M.astype("<i4"),
+        cap_start=second_M.astype("<f8"),
+        cap_stop=second_M + 1.0,
+        cap_hash=np.array([hash(tuple(row)) for row in ids_ML.tolist()], "<i8"),
+        clip_video=video_M.astype("<i4"),
+        clip_start=second_M.astype("<f8"),
+        clip_stop=second_M + 1.0,
+        clip_feature_start=second_M.astype("<i4"),
+        clip_feature_count=np.minimum(2, lengths[video_M] - second_M).astype("<i4"),
+        bag_idx=np.where(inside_MA, near_MA, -1).astype("<i4"),
+        metadata=metadata,
+    )

@@ -1,0 +1,130 @@
+"""Checkpoints: whole or not at all, damaged ones named and skipped, folders that never mix runs."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+
+import pytest
+import torch
+from synthetic_bags import make_results, train_settings
+from torch import nn
+
+from trainer.bag_index import files_of_plan
+from trainer.checkpoint import (
+    checkpoints,
+    fingerprint,
+    hold_folder,
+    load_checkpoint,
+    newest_checkpoint,
+    run_folder,
+    run_identity,
+    save_checkpoint,
+)
+
+
+def content(step: int) -> dict:
+    return {"step": step, "model": {"weight": torch.full((50,), float(step))}}
+
+
+def test_round_trip_and_only_the_newest_are_kept(tmp_path):
+    for step in (5, 10, 15, 20):
+        save_checkpoint(tmp_path, content(step), keep=2)
+    assert [path.name[:13] for path in checkpoints(tmp_path)] == ["step-00000020", "step-00000015"]
+    loaded = load_checkpoint(newest_checkpoint(tmp_path))
+    assert loaded["step"] == 20
+    assert torch.equal(loaded["model"]["weight"], torch.full((50,), 20.0))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "header"])
+def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, caplog, damage):
+    save_checkpoint(tmp_path, content(1), keep=3)
+    newest = save_checkpoint(tmp_path, content(2), keep=3)
+    data = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+    cut = {"cut": len(data) - 1, "flipped": len(data), "empty": 0, "header": 30}[damage]
+    newest.write_bytes(data[:cut])
+    with caplog.at_level(logging.WARNING):
+        found = newest_checkpoint(tmp_path)
+    assert load_checkpoint(found)["step"] == 1
+    assert f"{newest} is damaged and skipped" in caplog.text
+
+
+def test_without_a_good_checkpoint_there_is_nothing(tmp_path):
+    assert newest_checkpoint(tmp_path / "none") == b""
+    (tmp_path / "step-00000001.checkpoint").write_bytes(b"no")
+    (tmp_path / "step-00000002.checkpoint.tmp").write_bytes(b"half")
+    assert newest_checkpoint(tmp_path) == b""
+    with pytest.raises(ValueError, match="damaged"):
+        load_checkpoint(b"bagpipe-checkpoint-1 00\nxx")
+
+
+def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, content(1), keep=1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, content(2), keep=1)
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_settings_and_data_decide_the_run_folder(tmp_path):
+    results = make_results(tmp_path / "results")
+    root = results.root
+
+    def folder(settings):
+        files = files_of_plan(root / "plan", root / "bags", root / "shards")
+        return run_folder(tmp_path, run_identity(settings, files))
+
+    first = folder(train_settings())
+    assert first == folder(train_settings())
+    assert first != folder(train_settings(lr=0.02))
+    path = root / "bags/00000.npz"
+    whole = path.read_bytes()
+    path.write_bytes((root / "bags/00001.npz").read_bytes())
+    assert first != folder(train_settings())
+    path.write_bytes(whole)
+    assert first == folder(train_settings())
+
+
+def test_the_content_of_init_from_decides_the_run_folder(tmp_path):
+    settings = train_settings(init_from=str(tmp_path / "model.pt"))
+    identities = []
+    for text in ("a", "b"):
+        (tmp_path / "model.pt").write_text(text)
+        identities.append(run_identity(settings, []))
+    assert run_folder(tmp_path, identities[0]) != run_folder(tmp_path, identities[1])
+
+
+def test_fingerprint_sees_a_single_bit():
+    model = nn.Linear(3, 2)
+    before = fingerprint(model)
+    assert before == fingerprint(model)
+    with torch.no_grad():
+        model.weight[1, 2] = torch.nextafter(model.weight[1, 2], torch.tensor(9.0))
+    assert before != fingerprint(model)
+
+
+def hold(folder, held, done):
+    lock = hold_folder(folder)
+    held.set()
+    done.wait(30)
+    lock.close()
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    held, done = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, held, done), daemon=True)
+    other.start()
+    assert held.wait(60)
+    with pytest.raises(ValueError, match="another training process holds"):
+        hold_folder(tmp_path, patience_seconds=0.3)
+    done.set()
+    hold_folder(tmp_path, patience_seconds=30).close()
+    other.join(30)

@@ -1,0 +1,239 @@
+"""Batches against a slow reading of the same files, the same with any ranks and workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from synthetic_bags import NUM_WORDS, Results, make_results, train_settings
+
+from pipeline.formats.bags import TRAIN, VAL, read_bags, write_bags
+from pipeline.formats.shard import read_features
+from trainer.bag_index import BagIndex, check_shards, files_of_plan, open_index
+from trainer.data import (
+    Batch,
+    Fault,
+    StepData,
+    collate,
+    first_appearance,
+    load_steps,
+    unpack_captions,
+    unpack_clips,
+    validation_batch,
+)
+from trainer.order import schedule
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    return make_results(tmp_path_factory.mktemp("results"))
+
+
+def files_of(results: Results) -> list:
+    root = results.root
+    return files_of_plan(root / "plan", root / "bags", root / "shards")
+
+
+def step_data(results: Results, rank: int = 0, size: int = 1, **changes) -> StepData:
+    settings = train_settings(**changes)
+    files = files_of(results)
+    num_videos = sum(len(videos) for videos in open_index(files).videos(TRAIN))
+    plan = schedule(num_videos, settings.visits_per_step, settings.epochs, settings.max_steps)
+    return StepData(files, settings, plan, rank=rank, size=size)
+
+
+def slow_clip(index: BagIndex, clip: int) -> tuple:
+    """Features, captions' numbers and times of one clip, found by walking through the files."""
+    captions = 0
+    for files, bags in zip(index.shards, index.bags, strict=True):
+        if clip < bags.num_clips:
+            video = bags.clip_video[clip]
+            with open(files.tar, "rb") as tar:
+                features = read_features(
+                    tar.fileno(), int(bags.feature_offset[video]), index.feature_dim,
+                    int(bags.clip_feature_start[clip]), int(bags.clip_feature_count[clip]),
+                )  # fmt: skip
+            bag = [captions + int(k) for k in bags.bag_idx[clip] if k >= 0]
+            return features, bag, (bags.clip_start[clip], bags.clip_stop[clip])
+        clip -= bags.num_clips
+        captions += bags.num_captions
+    raise AssertionError
+
+
+def caption_ids(batch: Batch) -> list[list[int]]:
+    """Token ids of a batch's captions, from its distinct words."""
+    words, places, offsets = batch.words
+    ends = [*offsets[1:].tolist(), len(places)]
+    return [
+        words[places[start:end]].tolist() for start, end in zip(offsets.tolist(), ends, strict=True)
+    ]
+
+
+def test_a_batch_holds_what_the_files_say(results):
+    data = step_data(results)
+    index = data.index
+    all_ids = [ids[ids > 0].tolist() for bags in index.bags for ids in bags.cap_ids]
+    for step in range(data.schedule.num_steps):
+        batch = data[step]
+        assert batch.features_BTF.dtype == torch.float16
+        for row, clip in enumerate(batch.clip_ids_B.tolist()):
+            features, bag, times = slow_clip(index, clip)
+            mask = batch.mask_BT[row]
+            assert torch.equal(batch.features_BTF[row][mask], torch.from_numpy(features.copy()))
+            assert not batch.features_BTF[row][~mask].any()
+            places = batch.bag_idx_BA[row]
+            assert batch.caption_ids_N[places[places >= 0]].tolist() == bag
+            keys = unpack_clips(batch.clip_keys_B3.numpy(), batch.bag_idx_BA.numpy())
+            assert (keys.start_B[row], keys.stop_B[row]) == times
+        for ids, caption in zip(caption_ids(batch), batch.caption_ids_N.tolist(), strict=True):
+            assert ids == all_ids[caption]
+
+
+def test_captions_are_distinct_in_order_of_first_appearance(results):
+    batch = step_data(results)[0]
+    places = batch.bag_idx_BA[batch.bag_idx_BA >= 0].tolist()
+    assert list(dict.fromkeys(places)) == list(range(len(batch.caption_ids_N)))
+    captions, bags = first_appearance(np.array([[9, 4, -1], [4, 7, 9]]))
+    assert captions.tolist() == [9, 4, 7]
+    assert bags.tolist() == [[0, 1, -1], [1, 2, 0]]
+
+
+def test_a_step_holds_a_video_once_and_a_caption_has_one_owner(results):
+    for step in range(4):
+        parts = [step_data(results, rank, 3)[step] for rank in range(3)]
+        videos = [set(part.clip_keys_B3[:, 0].tolist()) for part in parts]
+        captions = [set(part.caption_ids_N.tolist()) for part in parts]
+        for sets in (videos, captions):
+            assert sum(map(len, sets)) == len(set().union(*sets))
+        assert [len(part.clip_ids_B) for part in parts] == [2 * len(own) for own in videos]
+        owners = unpack_captions(parts[0].caption_keys_N4.numpy()).video_N
+        assert set(owners.tolist()) <= videos[0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_together_hold_the_step_of_one_process_in_its_order(results, size):
+    alone = step_data(results)
+    for step in range(alone.schedule.num_steps):
+        parts = [step_data(results, rank, size)[step] for rank in range(size)]
+        whole = alone[step]
+        for name in ("clip_ids_B", "caption_ids_N"):
+            assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
+        assert {part.id_hash for part in parts} == {whole.id_hash}
+
+
+def test_every_training_video_is_visited_once_an_epoch(results):
+    data = step_data(results)
+    expected = np.concatenate(data.index.videos(TRAIN)).tolist()
+    for epoch in range(2):
+        steps = range(data.schedule.steps_per_epoch)
+        visited = [data.visits(epoch * len(steps) + step)[1] for step in steps]
+        assert sorted(np.concatenate(visited).tolist()) == expected
+
+
+def test_the_hash_tells_steps_apart(results):
+    data = step_data(results)
+    assert len({data[step].id_hash for step in range(data.schedule.num_steps)}) == 8
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_processes_give_the_same_batches(results, workers):
+    data = step_data(results)
+    arguments = {"timeout_seconds": 60, "pin": False}
+    expected = list(load_steps(data, 3, workers=0, **arguments))
+    found = list(load_steps(data, 3, workers=workers, **arguments))
+    assert len(found) == len(expected) == 5
+    for a, b in zip(found, expected, strict=True):
+        for field in dataclasses.fields(Batch):
+            x, y = getattr(a, field.name), getattr(b, field.name)
+            if field.name == "words":
+                assert all(torch.equal(p, q) for p, q in zip(x, y, strict=True))
+            else:
+                assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+
+
+def test_data_travels_to_a_worker_without_its_arrays(results):
+    data = step_data(results)
+    before = len(pickle.dumps(data))
+    assert isinstance(data[0], Batch)
+    assert len(pickle.dumps(data)) == before
+
+
+def test_validation_takes_each_clip_with_its_nearest_caption(results):
+    index = step_data(results).index
+    batch = validation_batch(index, 512)
+    assert len(batch.clip_ids_B) == sum(
+        int((b.video_split[b.clip_video] == VAL).sum()) for b in index.bags
+    )
+    for row, clip in enumerate(batch.clip_ids_B.tolist()):
+        _, bag, _ = slow_clip(index, clip)
+        assert batch.caption_ids_N[batch.bag_idx_BA[row]].tolist() == bag[:1]
+    assert len(validation_batch(index, 5).clip_ids_B) == 5
+
+
+def test_stale_files_outside_the_plan_do_not_count(results, tmp_path):
+    copy = make_results(tmp_path)
+    (copy.root / "bags/00099.npz").write_bytes(b"stale")
+    assert len(open_index(files_of(copy)).bags) == 3
+
+
+def test_a_short_shard_is_one_fault_with_its_command(tmp_path):
+    results = make_results(tmp_path)
+    data = step_data(results)
+    tar = data.index.shards[0].tar
+    whole = tar.read_bytes()
+    check_shards(data.index)
+    tar.write_bytes(whole[:2000])
+    with pytest.raises(ValueError, match=r"00000\.tar has 2000 bytes, not \d+: run snakemake"):
+        check_shards(data.index)
+    fault = next(batch for batch in map(data.__getitem__, range(8)) if isinstance(batch, Fault))
+    assert "00000.tar: a shard is shorter than its index says" in fault.message
+    assert f"run snakemake --cores N --forcerun {tar}" in fault.message
+    tar.unlink()
+    with pytest.raises(ValueError, match=r"00000\.tar is missing: run snakemake"):
+        check_shards(data.index)
+
+
+def rewrite(path, **changes):
+    bags = read_bags(path)
+    arrays = {field.name: getattr(bags, field.name) for field in dataclasses.fields(bags)}
+    arrays = {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in arrays.items()
+    }
+    write_bags(path, type(bags)(**(arrays | changes)))
+
+
+@pytest.mark.parametrize(
+    ("key", "stage"), [("recipe_identity", "encode"), ("vocabulary_sha256", "bags")]
+)
+def test_bag_files_that_do_not_belong_together_are_named(tmp_path, key, stage):
+    results = make_results(tmp_path)
+    path = results.root / "bags/00001.npz"
+    rewrite(path, metadata=read_bags(path).metadata | {key: "other"})
+    line = rf"00001\.npz and .*00000\.npz differ in {key} .*--forcerun {stage}"
+    with pytest.raises(ValueError, match=line):
+        open_index(files_of(results))
+
+
+def test_missing_bags_and_an_empty_plan_are_named(tmp_path):
+    results = make_results(tmp_path)
+    (results.root / "bags/00002.npz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"00002\.npz is missing: run snakemake"):
+        open_index(files_of(results))
+    with pytest.raises(FileNotFoundError, match="holds no plan"):
+        files_of_plan(tmp_path / "nowhere", tmp_path, tmp_path)
+
+
+def test_a_token_id_beyond_the_vocabulary_never_reaches_a_model(tmp_path):
+    results = make_results(tmp_path)
+    path = results.root / "bags/00000.npz"
+    ids = read_bags(path).cap_ids.copy()
+    ids[:, 0] = NUM_WORDS + 1
+    rewrite(path, cap_ids=ids)
+    index = open_index(files_of(results))
+    with pytest.raises(ValueError, match=rf"token ids span .* allowed: \[0, {NUM_WORDS}\]"):
+        collate(index, np.array([0]), 0, 0)

@@ -1,0 +1,182 @@
+"""The launcher's command lines, what it asks Slurm, its errors, and the signals it passes on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.launch import (
+    Launch,
+    Meeting,
+    command_line,
+    find_meeting,
+    main,
+    node_address,
+    rank_environment,
+    start,
+)
+
+ROOT = Path(__file__).parents[1]
+
+
+def launch(**changes) -> Launch:
+    values = {
+        "nodes": 1, "processes": 2, "threads": 5, "max_restarts": 1, "network_interface": None,
+        "command": ["-m", "trainer.train", "--settings", "a b.json"],
+    }  # fmt: skip
+    return Launch(**(values | changes))
+
+
+def test_one_node_is_torchrun_standalone():
+    assert command_line(launch(), None) == [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "--max-restarts", "1", "-m", "trainer.train", "--settings", "a b.json",
+    ]  # fmt: skip
+
+
+def test_several_nodes_are_srun_and_torchrun():
+    line = command_line(launch(nodes=3, max_restarts=0), Meeting(41234, "10.0.0.7"))
+    assert line == [
+        "srun", "--jobid", "41234", "--nodes", "3", "--ntasks", "3", "--ntasks-per-node", "1",
+        "--cpus-per-task", "5", "--kill-on-bad-exit=1", "--label",
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "10.0.0.7:21234", "--rdzv-id", "41234", "--nproc-per-node", "2",
+        "--max-restarts", "0", "-m", "trainer.train", "--settings", "a b.json",
+    ]  # fmt: skip
+
+
+def test_ranks_share_the_threads_and_the_interface():
+    environment = rank_environment(launch(network_interface="eth0"))
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["NCCL_SOCKET_IFNAME"] == environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert rank_environment(launch(processes=9))["OMP_NUM_THREADS"] == "1"
+    assert "NCCL_SOCKET_IFNAME" not in rank_environment(launch())
+
+
+def fake_slurm(folder: Path, monkeypatch, nodes: str = "n1\nn2") -> None:
+    answers = {
+        "squeue": 'test "$*" = "-h -j 77 -o %N" && echo "n[1-2]"',
+        "scontrol": (
+            f'case "$2" in hostnames) test "$3" = "n[1-2]" && printf "{nodes}\\n";;\n'
+            'node) test "$4" = n1 && echo "NodeName=n1 Arch=x NodeAddr=127.0.0.1 Port=1";; esac'
+        ),
+    }
+    for name, script in answers.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_slurm_is_asked_for_the_first_nodes_address(tmp_path, monkeypatch):
+    fake_slurm(tmp_path, monkeypatch)
+    meeting = find_meeting(launch(nodes=2), {"SLURM_JOB_ID": "77"})
+    assert (meeting.job_id, meeting.address, meeting.port) == (77, "127.0.0.1", 20077)
+
+
+def test_a_wrong_number_of_nodes_is_named(tmp_path, monkeypatch):
+    fake_slurm(tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match=r"has 2 nodes \(n\[1-2\]\), run.train.nodes is 3"):
+        find_meeting(launch(nodes=3), {"SLURM_JOB_ID": "77"})
+
+
+def test_without_slurm_nothing_falls_back_to_one_node(tmp_path, monkeypatch):
+    assert find_meeting(launch(), {}) is None
+    with pytest.raises(ValueError, match=r"2 nodes need a Slurm job.*torch\.distributed\.run"):
+        find_meeting(launch(nodes=2), {})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="squeue is not on PATH"):
+        find_meeting(launch(nodes=2), {"SLURM_JOB_ID": "77"})
+
+
+def test_a_failing_slurm_command_is_named(tmp_path, monkeypatch):
+    fake_slurm(tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match="squeue -h -j 78 -o %N failed"):
+        find_meeting(launch(nodes=2), {"SLURM_JOB_ID": "78"})
+    with pytest.raises(ValueError, match="no NodeAddr"):
+        node_address("NodeName=n1")
+
+
+def test_dry_run_prints_the_line_and_runs_nothing(capsys):
+    main(["--processes", "2", "--threads", "4", "--dry-run", "--", "-m", "x", "--flag", "a b"])
+    words = shlex.split(capsys.readouterr().out)
+    assert words[0] == "OMP_NUM_THREADS=2"
+    assert words[-4:] == ["-m", "x", "--flag", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--processes", "0", "--", "x"], "--processes is 0"),
+        (["--max-restarts", "-1", "--", "x"], "--max-restarts is -1"),
+        (["--processes", "1"], "no command after --"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, line):
+    with pytest.raises(ValueError, match=line):
+        main(arguments)
+
+
+def test_a_missing_torch_is_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match="torchrun is missing"):
+        main(["--", "-m", "x"])
+
+
+FAILS_LIKE_TWO_RANKS = """
+import os, sys
+with open(os.environ["BAGPIPE_FAULT_FILE"], "a") as file:
+    file.write("rank 1 lost the other ranks while summing\\nthe cause\\n")
+sys.exit(3)
+"""
+
+
+def test_the_cause_is_the_last_line(caplog, monkeypatch):
+    restore = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
+    try:
+        assert start([sys.executable, "-c", FAILS_LIKE_TWO_RANKS], os.environ) == 3
+        assert caplog.messages[-1] == "the cause"
+        assert start([sys.executable, "-c", "raise SystemExit(2)"], os.environ) == 2
+        assert caplog.messages[-1].startswith("the ranks ended with exit status 2")
+    finally:
+        for number, handler in restore.items():
+            signal.signal(number, handler)
+
+
+RANK = """
+import os, signal, sys, time
+def save(*_):
+    open(sys.argv[1] + "/saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+open(sys.argv[1] + "/ready", "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_reaches_the_ranks_which_have_time_to_save(tmp_path, number):
+    (tmp_path / "rank.py").write_text(RANK)
+    command = ["--", str(tmp_path / "rank.py"), str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-m", "trainer.launch", *command], cwd=ROOT)
+    try:
+        wait_for(tmp_path / "ready")
+        process.send_signal(number)
+        assert process.wait(60) == 143
+        assert (tmp_path / "saved").exists()
+    finally:
+        process.kill()

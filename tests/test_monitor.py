@@ -1,0 +1,69 @@
+"""metrics.jsonl stays consistent when a run is continued; means and remaining time are right."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+
+from trainer.monitor import Meter, MetricsLog, Progress, read_metrics
+
+
+def test_lines_beyond_the_resumed_step_are_cut(tmp_path):
+    log = MetricsLog(tmp_path, resumed_step=0)
+    for step in (1, 2, 3):
+        log.write({"step": step, "loss": 1.0})
+    log.write({"step": 3, "split": "val", "R@10": 0.5})
+    log.close()
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "lo')  # killed while writing
+    log = MetricsLog(tmp_path, resumed_step=2)
+    log.write({"step": 3, "loss": 2.0})
+    log.publish(tmp_path / "out/metrics.jsonl")
+    log.close()
+    entries = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [(entry["step"], entry["loss"]) for entry in entries] == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path):
+    log = MetricsLog(tmp_path, resumed_step=0)
+    log.write({"step": 1, "loss": math.nan})
+    log.close()
+    assert read_metrics(log.path) == [{"step": 1, "loss": None}]
+
+
+def test_no_file_is_no_entries(tmp_path):
+    assert read_metrics(tmp_path / "none.jsonl") == []
+
+
+def test_meter_gives_means_since_the_last_line():
+    meter = Meter(torch.zeros(()))
+    meter.add(torch.tensor(2.0), clips=10, data_seconds=0.5)
+    meter.add(torch.tensor(4.0), clips=10, data_seconds=0.1)
+    summary = meter.summary()
+    assert summary["loss"] == 3.0
+    assert summary["data_seconds"] == pytest.approx(0.3)
+    assert summary["clips_per_second"] == pytest.approx(20 / (2 * summary["step_seconds"]))
+    meter.add(torch.tensor(7.0), clips=1, data_seconds=0)
+    assert meter.summary()["loss"] == 7.0
+
+
+def test_a_continued_meter_gives_the_mean_of_all_its_steps():
+    meter = Meter(torch.zeros(()))
+    meter.add(torch.tensor(2.0), clips=10, data_seconds=0.5)
+    continued = Meter(torch.zeros(()))
+    continued.restore(meter.state())
+    continued.add(torch.tensor(4.0), clips=10, data_seconds=0.5)
+    assert continued.summary()["loss"] == 3.0
+
+
+def test_progress_speaks_on_rank_0_alone(caplog):
+    with caplog.at_level(logging.INFO):
+        for speaks in (True, False):
+            with Progress(10, 20, speaks=speaks) as progress:
+                progress.step()
+                progress.say({"step": 11, "loss": 1.23456789})
+    assert len(caplog.records) == 1
+    assert "step 11 loss 1.235 (of 20," in caplog.text

@@ -1,0 +1,135 @@
+"""Checkpoints: whole or not at all, recognised by their checksum, the newest good one resumed from.
+
+They lie in a run folder that is named by all that decides the result: the settings, this trainer's
+version and the data. Changed settings or data therefore never meet an old run's checkpoints.
+
+A checkpoint file is a line `bagpipe-checkpoint-1 {sha256}` and then what torch.save wrote.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import re
+import time
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from pipeline.formats.bags import bags_digest
+from pipeline.formats.files import digest_of, sha256_of_file, whole_file, write_json
+from trainer.bag_index import ShardFiles
+from trainer.settings import TrainSettings
+
+MAGIC = b"bagpipe-checkpoint-1"
+TRAINER_VERSION = 1
+"""Raise it when the same settings and data would train another model: old runs are left alone."""
+_NAME = re.compile(r"step-(\d{8})\.checkpoint")
+
+logger = logging.getLogger(__name__)
+
+
+def run_identity(settings: TrainSettings, shards: list[ShardFiles]) -> dict:
+    """All that decides a run's result, as JSON values."""
+    init_from = settings.init_from
+    return {
+        "settings": asdict(settings),
+        "trainer_version": TRAINER_VERSION,
+        "init_from_sha256": sha256_of_file(init_from) if init_from else None,
+        "bags": {files.bags.stem: bags_digest(files.bags) for files in shards},
+    }
+
+
+def run_folder(state: Path, identity: dict) -> Path:
+    """Where a run keeps its checkpoints and its metrics."""
+    return state / f"state-{digest_of(identity)[:16]}"
+
+
+def hold_folder(folder: Path, *, patience_seconds: float = 60.0) -> IO:
+    """Keep other runs out of a run folder until the returned file is closed or this process ends.
+
+    Raises:
+        ValueError: another run still holds the folder after `patience_seconds`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = open(folder / "lock", "w")  # noqa: SIM115 - held by the caller
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"another training process holds {folder}: wait for it, or end it"
+                ) from None
+            time.sleep(0.2)
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): start one training at a time", folder, error)
+            return lock
+
+
+def write_identity(folder: Path, identity: dict) -> None:
+    """Say in the folder what its run is made of."""
+    write_json(folder / "identity.json", identity)
+
+
+def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
+    """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`."""
+    path = folder / f"step-{content['step']:08d}.checkpoint"
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    data = buffer.getbuffer()
+    with whole_file(path) as scratch, open(scratch, "wb") as file:
+        file.write(MAGIC + b" " + hashlib.sha256(data).hexdigest().encode() + b"\n")
+        file.write(data)
+        file.flush()
+    for old in checkpoints(folder)[max(keep, 1) :]:
+        old.unlink()
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files of a run folder, newest first."""
+    return sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), reverse=True)
+
+
+def newest_checkpoint(folder: Path) -> bytes:
+    """The bytes of the newest good checkpoint, empty if there is none; bad ones are named."""
+    for path in checkpoints(folder):
+        data = path.read_bytes()
+        if _payload(data) is not None:
+            logger.info("resuming from %s", path)
+            return data
+        logger.warning("%s is damaged and skipped", path)
+    return b""
+
+
+def load_checkpoint(data: bytes) -> dict:
+    """The content of a checkpoint's bytes, on the CPU; damaged ones raise `ValueError`."""
+    payload = _payload(data)
+    if payload is None:
+        raise ValueError("a checkpoint is damaged")
+    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+
+
+def fingerprint(model: torch.nn.Module) -> int:
+    """A checksum over all parameters and buffers: equal on all ranks, or something is wrong."""
+    checksum = 0
+    for value in model.state_dict().values():
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        checksum = zlib.crc32(raw.numpy().data, checksum)
+    return checksum
+
+
+def _payload(data: bytes) -> memoryview | None:
+    head, _, _ = data[:128].partition(b"\n")
+    payload = memoryview(data)[len(head) + 1 :]
+    if head != MAGIC + b" " + hashlib.sha256(payload).hexdigest().encode():
+        return None
+    return payload

@@ -1,0 +1,214 @@
+"""Ranks: their start, their end, every exchange; the only importer of torch.distributed.
+
+One process alone is a world of size 1, in which every exchange is the identity and nothing is
+initialised. Tensors on a GPU travel over NCCL; headers, keys and files over gloo on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.cli import LOST_OTHERS
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among the ranks of a run."""
+
+    rank: int
+    size: int
+    device: torch.device
+    cpu_group: dist.ProcessGroup | None
+    """A gloo group for tensors on the CPU; None when there is one rank."""
+
+    @classmethod
+    def alone(cls, device: str = "cpu") -> World:
+        """A world of one process."""
+        return cls(rank=0, size=1, device=torch.device(device), cpu_group=None)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, the one that writes files and speaks."""
+        return self.rank == 0
+
+    def gather_rows(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """All ranks' rows in rank order: [counts[r], ...] on rank r -> [sum(counts), ...].
+
+        Carries no gradient. Raises `ValueError` when this rank has other rows than it announced.
+        """
+        if rows.shape[0] != counts[self.rank]:
+            raise ValueError(f"rank {self.rank} announced {counts[self.rank]} rows of {rows.shape}")
+        if self.size == 1:
+            return rows.detach()
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows.detach()
+        parts = [torch.empty_like(padded) for _ in counts]
+        with self.exchange("gathering rows"):
+            dist.all_gather(parts, padded, group=self._group(rows))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def gather_integers(self, values: Sequence[int]) -> np.ndarray:
+        """Every rank's integers, over the CPU: [W, len(values)] int64."""
+        own = torch.tensor([list(values)], dtype=torch.int64)
+        return self.gather_rows(own, [1] * self.size).numpy()
+
+    def gather_texts(self, text: str) -> list[str]:
+        """Every rank's text."""
+        data = torch.frombuffer(bytearray(text.encode("utf-8") + b"\0"), dtype=torch.uint8)
+        counts = self.gather_integers([len(data)])[:, 0].tolist()
+        everything = self.gather_rows(data, counts).numpy().tobytes()
+        return everything.decode("utf-8").split("\0")[:-1]
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all ranks; carries no gradient."""
+        total = values.detach().clone()
+        if self.size > 1:
+            with self.exchange("summing"):
+                dist.all_reduce(total, group=self._group(total))
+        return total
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """Rank 0's bytes on every rank; the others' argument is ignored."""
+        if self.size == 1:
+            return data
+        length = self.gather_integers([len(data) if self.first else 0])[0, 0]
+        buffer = bytearray(data) if self.first else bytearray(int(length))
+        tensor = torch.frombuffer(buffer or bytearray(1), dtype=torch.uint8)
+        with self.exchange("broadcasting"):
+            dist.broadcast(tensor, src=0, group=self.cpu_group)
+        return bytes(buffer)
+
+    def broadcast_json(self, value: object) -> object:
+        """Rank 0's JSON value on every rank."""
+        return json.loads(self.broadcast_bytes(json.dumps(value).encode("utf-8")))
+
+    def agree(self, work: Callable[[], Result], *, doing: str) -> Result:
+        """Do `work` on every rank; when it fails on any, all stop, and rank 0 says why.
+
+        Without this, a fault on one rank would leave the others waiting for it.
+        """
+        result, fault = None, ""
+        try:
+            result = work()
+        except (ValueError, OSError) as error:
+            fault = str(error) or type(error).__name__
+        faults = self.gather_texts(fault)
+        if not any(faults):
+            return result
+        rank = next(index for index, text in enumerate(faults) if text)
+        everywhere = all(text == faults[0] for text in faults)
+        return self.fail(
+            faults[rank] if everywhere else f"{doing} failed on rank {rank}: {faults[rank]}"
+        )
+
+    def fail(self, message: str) -> NoReturn:
+        """End all ranks for a reason that all of them know; rank 0 says it. Raises `ValueError`."""
+        if self.first:
+            raise ValueError(message)
+        sys.exit(1)
+
+    @contextmanager
+    def exchange(self, doing: str) -> Iterator[None]:
+        """Turn the loss of another rank into one clear line."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size == 1 or not _is_network(error):
+                raise
+            first_line = str(error).strip().split("\n")[0]
+            raise ConnectionError(
+                f"rank {self.rank} {LOST_OTHERS} while {doing}; the first rank to fail says why"
+                f" ({first_line})"
+            ) from None
+
+    def _group(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
+        return None if tensor.is_cuda else self.cpu_group
+
+
+def start(backend: str, timeout_seconds: float) -> World:
+    """Join the other ranks as torchrun's environment says; without it, be alone.
+
+    `backend` is nccl, gloo, or auto: nccl where every local rank has its own GPU.
+
+    Raises:
+        ValueError: nccl without enough GPUs.
+        ConnectionError: the other ranks cannot be reached.
+    """
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    backend, device = choose_device(backend, local_rank, local_size, torch.cuda.device_count())
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if size == 1:
+        return World(rank=0, size=1, device=device, cpu_group=None)
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+        # torchrun may hand a restarted rank the store of the attempt before, in which the addresses
+        # of dead ranks still stand.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        cpu_group = dist.group.WORLD if backend == "gloo" else dist.new_group(None, timeout, "gloo")
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(
+            f"rank {rank} of {size} could not join the others within {timeout_seconds:g} s"
+            f" ({str(error).strip().splitlines()[0]}): check that the nodes reach each other, that"
+            " run.train.network_interface names their common network, and that no firewall or used"
+            " port is in the way"
+        ) from None
+    return World(rank=rank, size=size, device=device, cpu_group=cpu_group)
+
+
+def choose_device(
+    backend: str, local_rank: int, local_size: int, num_gpus: int
+) -> tuple[str, torch.device]:
+    """The backend and the device of a rank on a machine with `num_gpus` GPUs."""
+    if backend == "auto":
+        backend = "nccl" if num_gpus >= local_size else "gloo"
+    if backend not in ("nccl", "gloo"):
+        raise ValueError(f"backend is {backend!r}, allowed: 'auto', 'nccl', 'gloo'")
+    if backend == "gloo":
+        return backend, torch.device("cpu")
+    if local_rank >= num_gpus:
+        raise ValueError(
+            f"nccl needs a GPU for each rank: {local_size} ranks on this machine, {num_gpus} GPUs;"
+            " lower run.train.processes_per_node or set run.train.backend: gloo"
+        )
+    return backend, torch.device("cuda", local_rank)
+
+
+def stop(world: World) -> None:
+    """Leave the other ranks in good order."""
+    if world.size > 1 and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def parallel(model: nn.Module, world: World) -> nn.Module:
+    """`model` with its gradients averaged over the ranks in each backward pass."""
+    if world.size == 1:
+        return model
+    devices = [world.device] if world.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=devices, gradient_as_bucket_view=True
+    )
+
+
+def _is_network(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in text or "nccl" in text

@@ -1,0 +1,126 @@
+"""What ranks tell each other before a step, and why they stop: signals, faults, desynchronisation.
+
+Every exchange here happens on all ranks alike, so none can be left waiting.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.formats.files import digest_of, write_json
+from trainer.checkpoint import fingerprint
+from trainer.data import Batch, Fault
+from trainer.distributed import World
+from trainer.model import TwoTowers
+from trainer.settings import TrainSettings
+
+STOPPED = 143
+"""Exit status of a run that a signal ended after it saved: 128 + SIGTERM."""
+
+
+class StopFlag:
+    """Raised by SIGTERM or SIGUSR1; the handler does nothing else, so it may be called twice."""
+
+    def __init__(self) -> None:
+        self.raised = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopFlag:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._raise)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _raise(self, *_: object) -> None:
+        self.raised = True
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What all ranks know of a step before they begin it."""
+
+    counts_W3: np.ndarray
+    """[W, 3]: each rank's clips, captions and clips with a bag."""
+    stop: bool
+    """A rank was told to stop: all save at this step."""
+
+    @property
+    def clips(self) -> int:
+        """Clips of the step over all ranks."""
+        return int(self.counts_W3[:, 0].sum())
+
+
+def exchange_headers(world: World, step: int, batch: Batch | Fault, *, stop: bool) -> Header:
+    """Tell all ranks what this one is about to do.
+
+    Raises:
+        ValueError: a rank could not load its batch, or does another step than the others.
+    """
+    if isinstance(batch, Fault):
+        row = [step, 0, 0, 0, 0, stop, True]
+    else:
+        sizes = [len(batch.clip_ids_B), len(batch.caption_ids_N), batch.num_valid]
+        row = [batch.step, batch.id_hash, *sizes, stop, False]
+    rows_W7 = world.gather_integers([int(value) for value in row])
+    if rows_W7[:, 6].any():
+        if isinstance(batch, Fault):
+            raise ValueError(batch.message)
+        sys.exit(1)  # the rank with the fault says why
+    _check_in_step(world, [tuple(row) for row in rows_W7[:, :2].tolist()])
+    return Header(counts_W3=rows_W7[:, 2:5], stop=bool(rows_W7[:, 5].any()))
+
+
+def _check_in_step(world: World, positions_W: list[tuple[int, int]]) -> None:
+    usual, count = Counter(positions_W).most_common(1)[0]
+    if count == len(positions_W):
+        return
+    rank = next(rank for rank, position in enumerate(positions_W) if position != usual)
+    step, _ = positions_W[rank]
+    what = f"at step {step}" if step != usual[0] else f"at other videos of step {step}"
+    world.fail(f"rank {rank} is {what} while others are at step {usual[0]}: ranks are out of step")
+
+
+def check_same_setup(world: World, identity: dict, feature_dim: int) -> None:
+    """Settings, data and dimensions must be the same on all ranks; the odd rank is named."""
+    digest = int(digest_of([identity, feature_dim])[:15], 16)
+    _check_equal(world, digest, "has other settings or bag files than rank 0")
+
+
+def check_same_weights(world: World, model: TwoTowers) -> None:
+    """Parameters and buffers must be the same on all ranks; the odd rank is named."""
+    _check_equal(world, fingerprint(model), "has other weights than rank 0")
+
+
+def _check_equal(world: World, value: int, fault: str) -> None:
+    values_W = world.gather_integers([value])[:, 0]
+    odd = np.flatnonzero(values_W != values_W[0])
+    if len(odd):
+        world.fail(f"rank {odd[0]} {fault}")
+
+
+def stop_not_finite(
+    world: World, folder: Path, settings: TrainSettings, batch: Batch, what: str
+) -> None:
+    """Leave what a replay needs in the run folder and end all ranks before the update."""
+    path = folder / f"not-finite-step-{batch.step}-rank-{world.rank}.json"
+    content = {
+        "step": batch.step,
+        "clip_ids": batch.clip_ids_B.tolist(),
+        "caption_ids": batch.caption_ids_N.tolist(),
+        "settings": asdict(settings),
+    }
+    write_json(path, content)
+    world.fail(
+        f"step {batch.step}: {what}; the weights are those of the step before. Its clips stand in"
+        f" {path}. Usual causes: lr {settings.lr:g} too high, temperature {settings.temperature:g}"
+        " too low, or precision bf16"
+    )

@@ -1,0 +1,169 @@
+"""What a run says about itself: metrics.jsonl, TensorBoard, log lines, a progress bar.
+
+metrics.jsonl holds one JSON object a line. Training lines: step, epoch, samples, loss, lr,
+gradient_norm, temperature, data_seconds, step_seconds, clips_per_second. Validation lines: step,
+epoch, samples, split ("val"), clips, R@1, R@5, R@10, median_rank, mean_rank. `step` counts finished
+optimizer steps; loss and times are means over the steps since the line before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from pipeline.formats.files import write_text
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """Appends to metrics.jsonl in the run folder, and to TensorBoard files if installed."""
+
+    def __init__(self, folder: Path, *, resumed_step: int) -> None:
+        self.path = folder / "metrics.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = [e for e in read_metrics(self.path) if e["step"] <= resumed_step]
+        write_text(self.path, "".join(_line(entry) for entry in kept))
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._board = _tensorboard(folder / "tensorboard", resumed_step)
+
+    def write(self, entry: dict) -> None:
+        """Append an entry; numbers that are not finite become null."""
+        self._file.write(_line(entry))
+        self._file.flush()
+        if self._board is not None:
+            group = entry.get("split", "train")
+            for name, value in entry.items():
+                if isinstance(value, int | float) and name != "step":
+                    self._board.add_scalar(f"{group}/{name}", value, entry["step"])
+
+    def publish(self, path: str | Path) -> None:
+        """Copy all lines to `path`, whole or not at all."""
+        self._file.flush()
+        write_text(path, self.path.read_text(encoding="utf-8"))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(path: str | Path) -> list[dict]:
+    """The entries of a metrics.jsonl up to the first broken line; none without a file."""
+    path, entries = Path(path), []
+    if not path.exists():
+        return entries
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return entries
+
+
+@dataclass(slots=True)
+class Meter:
+    """Sums since the last line; the loss stays a tensor, so that adding it waits for nothing."""
+
+    loss_sum: torch.Tensor
+    steps: int = 0
+    clips: int = 0
+    data_seconds: float = 0.0
+    since: float = field(default_factory=time.perf_counter)
+
+    def add(self, loss: torch.Tensor, *, clips: int, data_seconds: float) -> None:
+        """Count a step."""
+        self.loss_sum += loss.detach()
+        self.steps += 1
+        self.clips += clips
+        self.data_seconds += data_seconds
+
+    def summary(self) -> dict[str, float]:
+        """The means since the last line; starts anew."""
+        now = time.perf_counter()
+        seconds, steps = now - self.since, max(self.steps, 1)
+        values = {
+            "loss": float(self.loss_sum) / steps,
+            "data_seconds": self.data_seconds / steps,
+            "step_seconds": seconds / steps,
+            "clips_per_second": self.clips / max(seconds, 1e-9),
+        }
+        self.loss_sum = torch.zeros_like(self.loss_sum)
+        self.steps = self.clips = 0
+        self.data_seconds, self.since = 0.0, now
+        return values
+
+    def state(self) -> dict:
+        """For a checkpoint; times are not kept."""
+        return {"loss_sum": self.loss_sum.cpu(), "steps": self.steps, "clips": self.clips}
+
+    def restore(self, state: dict) -> None:
+        """From `state`'s values."""
+        self.loss_sum = state["loss_sum"].to(self.loss_sum.device)
+        self.steps, self.clips = state["steps"], state["clips"]
+
+
+class Progress:
+    """A bar with the remaining time where stderr is a terminal, else log lines."""
+
+    def __init__(self, first: int, total: int, *, speaks: bool) -> None:
+        self._total, self._started, self._first = total, time.perf_counter(), first
+        shown = speaks and sys.stderr.isatty()
+        self._bar = tqdm(total=total, initial=first, unit="step", disable=not shown)
+        self._speaks = speaks
+
+    def step(self) -> None:
+        """Count one step."""
+        self._bar.update(1)
+
+    def say(self, entry: dict) -> None:
+        """Show a line of metrics."""
+        text = " ".join(f"{name} {_short(value)}" for name, value in entry.items())
+        if not self._bar.disable:
+            self._bar.write(text, file=sys.stderr)
+        elif self._speaks:
+            done = entry["step"] - self._first
+            left = (time.perf_counter() - self._started) / max(done, 1)
+            seconds = left * (self._total - entry["step"])
+            logger.info("%s (of %d, %s left)", text, self._total, _duration(seconds))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def _line(entry: dict) -> str:
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in entry.items()
+    }
+    return json.dumps(finite, sort_keys=True) + "\n"
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def _tensorboard(folder: Path, resumed_step: int):
+    """A writer of TensorBoard files, or None where the extra `tensorboard` is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(folder, purge_step=resumed_step + 1)

@@ -1,0 +1,51 @@
+"""The optimizer and its learning rate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from trainer.model import TwoTowers
+from trainer.settings import TrainSettings
+
+WARMUP_FROM = 0.1
+
+
+def make_optimizer(model: TwoTowers, settings: TrainSettings) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices only: not on biases, word vectors or the temperature."""
+    tables = {id(model.text.words.weight)}
+    decayed, free = [], []
+    for parameter in model.parameters():
+        matrix = parameter.ndim >= 2 and id(parameter) not in tables
+        (decayed if matrix else free).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr)
+
+
+def learning_rate(settings: TrainSettings, step: int, num_steps: int) -> float:
+    """Of the step that follows `step` finished ones: a rise from 0.1 × lr, then a cosine to 0.
+
+    Counted in clips, so that it does not depend on how many fit a step.
+    """
+    done, total = step * settings.global_batch, num_steps * settings.global_batch
+    if done < settings.warmup_samples:
+        return settings.lr * (WARMUP_FROM + (1 - WARMUP_FROM) * done / settings.warmup_samples)
+    fraction = (done - settings.warmup_samples) / max(total - settings.warmup_samples, 1)
+    return settings.lr * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Make each random draw of a step a function of (seed, step, rank): nothing to resume."""
+    state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)
+    torch.manual_seed(int(state[0]) >> 1)

@@ -1,0 +1,127 @@
+"""A training run on one rank: made ready, continued from a checkpoint, saved."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pipeline.formats.settings import read_settings
+from trainer.bag_index import check_shards, files_of_plan, open_index
+from trainer.checkpoint import (
+    load_checkpoint,
+    newest_checkpoint,
+    run_folder,
+    run_identity,
+    save_checkpoint,
+)
+from trainer.data import StepData
+from trainer.distributed import World
+from trainer.guards import check_same_weights
+from trainer.model import TwoTowers, build_model, save_model, start_from
+from trainer.monitor import Meter
+from trainer.optimize import make_optimizer
+from trainer.preflight import describe_run, plan_run, read_words
+from trainer.settings import TrainSettings
+
+
+@dataclass(slots=True)
+class Run:
+    """A training run on this rank: what is fixed, then what every step changes."""
+
+    arguments: argparse.Namespace
+    settings: TrainSettings
+    world: World
+    data: StepData
+    folder: Path
+    words: list[str]
+    model: TwoTowers
+    parallel: nn.Module
+    """The model with its gradients averaged over the ranks."""
+    optimizer: torch.optim.Optimizer
+    meter: Meter
+    step: int = 0
+    """Finished optimizer steps."""
+    samples: int = 0
+    """Clips seen by all ranks."""
+    best: float = -1.0
+    """The best R@10 on the validation split."""
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.data.schedule.num_steps
+
+
+def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
+    """Open and check everything that a run needs; returns it with the run's identity."""
+    settings = read_settings(TrainSettings, arguments.settings)
+    shards = files_of_plan(Path(arguments.plan), Path(arguments.bags), Path(arguments.shards))
+    index = open_index(shards)
+    check_shards(index)
+    words = read_words(arguments.vocabulary, index)
+    schedule = plan_run(index, settings, world.size)
+    identity = run_identity(settings, shards)
+    model = build_model(settings, feature_dim=index.feature_dim, num_words=len(words))
+    if settings.init_from:
+        start_from(model, settings.init_from, words)
+    model.to(world.device)
+    data = StepData(shards, settings, schedule, rank=world.rank, size=world.size)
+    if world.first:
+        describe_run(data, world.size)
+    run = Run(
+        arguments=arguments,
+        settings=settings,
+        world=world,
+        data=data,
+        folder=run_folder(Path(arguments.state), identity),
+        words=words,
+        model=model,
+        parallel=model,
+        optimizer=make_optimizer(model, settings),
+        meter=Meter(torch.zeros((), device=world.device)),
+    )
+    return run, identity
+
+
+def resume(run: Run) -> None:
+    """Continue from the newest good checkpoint that rank 0 finds, if there is one."""
+    data = run.world.broadcast_bytes(newest_checkpoint(run.folder) if run.world.first else None)
+    if not data:
+        return
+    content = load_checkpoint(data)
+    run.model.load_state_dict(content["model"])
+    run.optimizer.load_state_dict(content["optimizer"])
+    run.meter.restore(content["meter"])
+    run.step, run.samples, run.best = content["step"], content["samples"], content["best"]
+
+
+def save(run: Run) -> None:
+    """Have rank 0 write a checkpoint of the finished steps."""
+    check_same_weights(run.world, run.model)
+    if run.world.first:
+        content = {
+            "step": run.step,
+            "samples": run.samples,
+            "best": run.best,
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict(),
+            "meter": run.meter.state(),
+        }
+        save_checkpoint(run.folder, content, keep=run.arguments.keep_checkpoints)
+
+
+def write_model(run: Run, path: str | Path) -> None:
+    """Write a model.pt of the present weights."""
+    metadata = run.data.index.metadata
+    save_model(
+        path,
+        run.model,
+        vocabulary=run.words,
+        recipe=metadata["recipe"],
+        step=run.step,
+        max_caption_words=metadata["max_caption_words"],
+    )
