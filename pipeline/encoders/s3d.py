@@ -1,9 +1,9 @@
 """S3D-G, the separable 3D network with feature gating, as trained on HowTo100M.
 
-Architecture: Xie et al., "Rethinking Spatiotemporal Feature Learning" (arXiv 1712.04851); the weights
-that fit it: Miech et al., "End-to-End Learning of Visual Representations from Uncurated Instructional
-Videos" (arXiv 1912.06430). Every parameter bears its published name, so the released state dict loads
-with strict key matching; its text tower (`text_module.*`) is not part of this network.
+Architecture: Xie et al., "Rethinking Spatiotemporal Feature Learning" (arXiv 1712.04851). The
+weights that fit it: Miech et al., "End-to-End Learning of Visual Representations from Uncurated
+Instructional Videos" (arXiv 1912.06430). Every parameter bears its published name, so the released
+state dict loads with strict key matching; its text tower (`text_module.*`) is no part of this.
 
 Shapes: B clips, C channels, T frames, H and W pixels.
 """
@@ -11,7 +11,6 @@ Shapes: B clips, C channels, T frames, H and W pixels.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -31,9 +30,12 @@ BLOCKS = {
 """Channels of each inception block: branch 0, branch 1 squeezed and out, branch 2 squeezed and out,
 branch 3 (after its pooling)."""
 
+TRUNK = ("conv1", "conv_2b", "conv_2c", "gating", *BLOCKS)
+"""The layers from picture to `mixed_5c`, in order."""
+
 POOLS = {
     "conv1": ((1, 3, 3), (1, 2, 2)),
-    "conv_2c": ((1, 3, 3), (1, 2, 2)),
+    "gating": ((1, 3, 3), (1, 2, 2)),
     "mixed_3c": ((3, 3, 3), (2, 2, 2)),
     "mixed_4f": ((2, 2, 2), (2, 2, 2)),
 }
@@ -68,9 +70,9 @@ class Convolution(nn.Module):
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         """[B, C, T, H, W] -> [B, C', T', H', W'], nowhere negative."""
-        x_BCTHW = F.relu(self.bn1(self.conv1(x_BCTHW)), inplace=True)
+        x_BCTHW = nn.functional.relu(self.bn1(self.conv1(x_BCTHW)), inplace=True)
         if self.separable:
-            x_BCTHW = F.relu(self.bn2(self.conv2(x_BCTHW)), inplace=True)
+            x_BCTHW = nn.functional.relu(self.bn2(self.conv2(x_BCTHW)), inplace=True)
         return x_BCTHW
 
     def fold(self) -> None:
@@ -120,7 +122,7 @@ class Inception(nn.Module):
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         """[B, C, T, H, W] -> [B, out_channels, T, H, W]."""
-        pooled_BCTHW = F.max_pool3d(x_BCTHW, 3, stride=1, padding=1)
+        pooled_BCTHW = nn.functional.max_pool3d(x_BCTHW, 3, stride=1, padding=1)
         branches = (
             self.gating_b0(self.conv_b0(x_BCTHW)),
             self.gating_b1(self.conv_b1_b(self.conv_b1_a(x_BCTHW))),
@@ -140,10 +142,11 @@ class S3D(nn.Module):
     def __init__(self, *, space_to_depth: bool):
         super().__init__()
         self.space_to_depth = space_to_depth
+        channels = stem_channels(space_to_depth=space_to_depth)
         if space_to_depth:
-            self.conv1 = Convolution((24, 64), (2, 4, 4))
+            self.conv1 = Convolution((channels, 64), (2, 4, 4))
         else:
-            self.conv1 = Convolution((3, 64), (3, 7, 7), stride=2, padding=(1, 3, 3))
+            self.conv1 = Convolution((channels, 64), (3, 7, 7), stride=2, padding=(1, 3, 3))
         self.conv_2b = Convolution((64, 64))
         self.conv_2c = Convolution((64, 192), (3, 3, 3), padding=(1, 1, 1), separable=True)
         self.gating = Gating(192)
@@ -156,14 +159,57 @@ class S3D(nn.Module):
 
     def forward(self, clips_BCTHW: Tensor) -> dict[str, Tensor]:
         """RGB in [0, 1], [B, 3, T, H, W] with even T, H and W -> {output name: [B, F]}."""
-        x_BCTHW = space_to_depth(pad_like_tensorflow(clips_BCTHW)) if self.space_to_depth else clips_BCTHW
-        for name, layer in self.named_children():
-            if name == "fc":
-                break
-            x_BCTHW = layer(x_BCTHW)
-            if name in POOLS and name != "conv_2c":
+        x_BCTHW = clips_BCTHW
+        if self.space_to_depth:
+            x_BCTHW = space_to_depth(pad_for_stem(x_BCTHW))
+        for name in TRUNK:
+            x_BCTHW = self.get_submodule(name)(x_BCTHW)
+            if name in POOLS:
                 x_BCTHW = max_pool(x_BCTHW, *POOLS[name])
-            elif name == "gating":
-                x_BCTHW = max_pool(x_BCTHW, *POOLS["conv_2c"])
         pooled_BC = x_BCTHW.mean(dim=(2, 3, 4))
         return {"mixed_5c": pooled_BC, "embedding": self.fc(pooled_BC)}
+
+    def fold(self) -> S3D:
+        """For inference alone: fold every batch norm into its convolution, which changes names."""
+        for module in self.modules():
+            if isinstance(module, Convolution):
+                module.fold()
+        return self
+
+
+def stem_channels(*, space_to_depth: bool) -> int:
+    """Channels that the first convolution sees: three colours of each pixel of a cell."""
+    return 24 if space_to_depth else 3
+
+
+def pad_for_stem(clips_BCTHW: Tensor) -> Tensor:
+    """Zeros around a clip such that the space-to-depth stem pads as TensorFlow's SAME does.
+
+    A kernel of 2×4×4 cells needs (0, 1) cells in time and (1, 2) in space; a cell is 2×2×2 pixels.
+    """
+    return nn.functional.pad(clips_BCTHW, (2, 4, 2, 4, 0, 2))
+
+
+def space_to_depth(clips_BCTHW: Tensor) -> Tensor:
+    """[B, C, T, H, W] -> [B, 8·C, T/2, H/2, W/2]: each 2×2×2 cell's pixels become channels.
+
+    The channels are ordered by place in the cell (time, row, column), then by colour.
+    """
+    B, C, T, H, W = clips_BCTHW.shape
+    cells = clips_BCTHW.reshape(B, C, T // 2, 2, H // 2, 2, W // 2, 2)
+    return cells.permute(0, 3, 5, 7, 1, 2, 4, 6).reshape(B, 8 * C, T // 2, H // 2, W // 2)
+
+
+def max_pool(x_BCTHW: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """Max pool as the released weights saw it: kernel - stride zeros, the odd one at the end, and
+    windows that reach over the edge kept.
+
+    At odd sizes this is not TensorFlow's SAME, which would put a zero in front as well.
+    """
+    padding = []
+    for size, step in zip(reversed(kernel), reversed(stride), strict=True):
+        total = max(size - step, 0)
+        padding += [total // 2, total - total // 2]
+    return nn.functional.max_pool3d(
+        nn.functional.pad(x_BCTHW, padding), kernel, stride, ceil_mode=True
+    )

@@ -45,6 +45,8 @@ class Reason(StrEnum):
     """More than encode.max_bad_packets of its packets do not decode."""
     DISCONTINUOUS = "discontinuous"
     """Its timestamps jump backwards, so no clock fits it."""
+    CRASHED = "crashed"
+    """The process that decoded it died, and died again at the second try."""
 
 
 class VideoFault(Exception):

@@ -48,6 +48,10 @@ class VideoFacts:
     bad_packets: int
     size_bytes: int
     mtime_ns: int
+    packets: int = 0
+    """Of the video stream; `bad_packets` of them did not decode."""
+    missing_fraction: float = 0.0
+    """How much of the declared length no decoded frame covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

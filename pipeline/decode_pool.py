@@ -1,0 +1,177 @@
+"""Decode many videos at once, in processes of their own that may die without harm.
+
+Each process has a keeper, a thread here that hands it one video at a time over a pipe of their own
+and passes on what comes back. A pipe ends when its process does, so a killed process is noticed at
+once; a queue between processes would keep its lock for ever. What waits is bounded: keepers wait
+when the queue is full, and their processes wait for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+from pipeline.decoding import Event, Failed, Finished, Job, decode_video
+from pipeline.formats.manifest import Reason
+from pipeline.formats.recipe import Sampling
+from pipeline.pixels import Geometry
+
+TRIES = 2
+"""Of a video whose process dies."""
+PATIENCE_SECONDS = 0.2
+"""How often waiting threads look whether they should stop."""
+
+log = logging.getLogger(__name__)
+
+
+def decode_all(
+    jobs: list[Job], sampling: Sampling, geometry: Geometry, *, workers: int, waiting_windows: int
+) -> Iterator[Event]:
+    """Yield the events of every job, those of one video in order, of several interleaved.
+
+    `workers` processes decode (0: this one), and at most about `waiting_windows` windows wait. When
+    the iterator is closed, also by an exception, the processes are killed.
+    """
+    if not workers:
+        for job in jobs:
+            yield from decode_video(job, sampling, geometry)
+        return
+    pool = _Pool(jobs, sampling, geometry, waiting_windows)
+    with ThreadPoolExecutor(workers) as threads:
+        try:
+            keepers = [threads.submit(pool.keep) for _ in range(min(workers, len(jobs)))]
+            yield from pool.events(len(keepers))
+            for keeper in keepers:
+                keeper.result()
+        finally:
+            pool.stop()
+
+
+def _serve(connection: Connection, sampling: Sampling, geometry: Geometry) -> None:
+    """A decoding process: jobs in, events out, until the other side closes the pipe."""
+    # Ctrl-C reaches the whole group; the parent is to end this process, in its own time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        while True:
+            for event in decode_video(connection.recv(), sampling, geometry):
+                connection.send(event)
+    except (EOFError, OSError):
+        return
+
+
+class _Pool:
+    """What the keepers share."""
+
+    def __init__(self, jobs: list[Job], sampling: Sampling, geometry: Geometry, waiting: int):
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            self.jobs.put(job)
+        self.what = (sampling, geometry)
+        self.waiting: queue.Queue[Event | None] = queue.Queue(maxsize=waiting)
+        self.stopping = threading.Event()
+        self.lock = threading.Lock()
+        self.processes: list[multiprocessing.process.BaseProcess] = []
+
+    def events(self, num_keepers: int) -> Iterator[Event]:
+        """Yield what the keepers pass on until the last of them has ended."""
+        while num_keepers:
+            event = self.waiting.get()
+            if event is None:
+                num_keepers -= 1
+            else:
+                yield event
+
+    def stop(self) -> None:
+        """Kill the processes; their keepers then come to an end."""
+        with self.lock:
+            self.stopping.set()
+            for process in self.processes:
+                process.kill()
+
+    def keep(self) -> None:
+        """One keeper: see every job that it takes to its end."""
+        worker = None
+        try:
+            while not self.stopping.is_set():
+                job = self.jobs.get_nowait()
+                worker = self._see_through(job, worker)
+        except queue.Empty:
+            pass
+        finally:
+            if worker is not None:
+                worker.close()
+            self._pass_on(None)
+
+    def _see_through(self, job: Job, worker: _Worker | None) -> _Worker | None:
+        """Get one video decoded; return the process for the next one, if it lives."""
+        exit_code = None
+        for attempt in range(1, TRIES + 1):
+            worker = worker or self._start()
+            if worker is None or self._relay(job, worker):
+                return worker
+            exit_code = worker.close()
+            worker = None
+            if self.stopping.is_set():
+                return None
+            log.warning(
+                "decoding %s ended its process (exit code %s), try %d of %d",
+                *(job.path, exit_code, attempt, TRIES),
+            )
+        message = f"its decoding process died {TRIES} times (exit code {exit_code})"
+        self._pass_on(Failed(job.number, Reason.CRASHED, message))
+        return None
+
+    def _start(self) -> _Worker | None:
+        with self.lock:
+            if self.stopping.is_set():
+                return None
+            worker = _Worker(*self.what)
+            self.processes.append(worker.process)
+            return worker
+
+    def _relay(self, job: Job, worker: _Worker) -> bool:
+        """Pass on a video's events; False when the process died over it."""
+        try:
+            worker.connection.send(job)
+            while True:
+                event = worker.connection.recv()
+                self._pass_on(event)
+                if isinstance(event, Finished | Failed):
+                    return True
+        except (EOFError, OSError):
+            return False
+
+    def _pass_on(self, event: Event | None) -> None:
+        while not self.stopping.is_set():
+            try:
+                return self.waiting.put(event, timeout=PATIENCE_SECONDS)
+            except queue.Full:
+                continue
+        return None
+
+
+class _Worker:
+    """A decoding process and our end of its pipe."""
+
+    def __init__(self, sampling: Sampling, geometry: Geometry):
+        # Spawned: a fork would copy the locks of this process's other threads.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        arguments = (theirs, sampling, geometry)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def close(self) -> int | None:
+        """Let the process end, by force if need be; return its exit code."""
+        self.connection.close()
+        self.process.join(timeout=5)
+        self.process.kill()
+        self.process.join()
+        return self.process.exitcode

@@ -1,0 +1,93 @@
+"""Decode one video into a stream of events, which also tells how it ended.
+
+Events are plain data: they pass unchanged between processes (`pipeline.decode_pool`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.decoded import DecodeReport
+from pipeline.formats.manifest import Reason, VideoFault
+from pipeline.formats.recipe import Sampling
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One video to decode."""
+
+    number: int
+    """By which its events are known."""
+    path: str
+    declared_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A video begins, perhaps anew: what came of it before counts for nothing."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The next window of a video."""
+
+    number: int
+    pixels: np.ndarray
+    """RGB, uint8 [frames, H, W, 3]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A video has come to its end."""
+
+    number: int
+    report: DecodeReport
+    size_bytes: int
+    mtime_ns: int
+    """Of the file that was decoded, which may be newer than the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A video is at fault."""
+
+    number: int
+    reason: Reason
+    message: str
+
+
+Event = Started | Window | Finished | Failed
+
+
+def decode_video(job: Job, sampling: Sampling, geometry: Geometry) -> Iterator[Event]:
+    """The events of one video; the one place where a decoding fault becomes an event."""
+    yield Started(job.number)
+    reader = VideoReader(
+        job.path, sampling=sampling, geometry=geometry, declared_seconds=job.declared_seconds
+    )
+    try:
+        size_bytes, mtime_ns = _fingerprint(job.path)
+        for pixels in reader.windows():
+            yield Window(job.number, pixels)
+    except VideoFault as fault:
+        yield Failed(job.number, fault.reason, fault.message)
+        return
+    assert reader.report is not None
+    yield Finished(job.number, reader.report, size_bytes, mtime_ns)
+
+
+def _fingerprint(path: str) -> tuple[int, int]:
+    """Size and mtime of a file that the manifest has seen, but that may have gone since."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise VideoFault(Reason.MISSING, f"gone since the manifest: {error.strerror}") from None
+    return found.st_size, found.st_mtime_ns

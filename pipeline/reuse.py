@@ -1,0 +1,136 @@
+"""Features that need not be computed again: of a killed run of this shard, or of its last good one.
+
+    {shards}/.partial/{shard}/     the finished videos of a run that did not end
+    {shards}/.previous/{shard}.*   links to the last tar and index, which outlive their deletion
+
+A workflow deletes a rule's outputs before it runs again. Both folders are outputs of no rule, so
+what they hold is still there, and is good exactly when the video's file and recipe are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import zlib
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.formats.manifest import ManifestRow
+from pipeline.formats.partial import read_partial, write_partial
+from pipeline.formats.recipe import Recipe
+from pipeline.formats.shard import (
+    EncodedVideo,
+    IndexRow,
+    VideoFacts,
+    read_features,
+    read_index,
+)
+
+log = logging.getLogger(__name__)
+
+
+class FeatureStore:
+    """The finished videos of one shard, wherever they lie; memory holds none of their features."""
+
+    def __init__(self, tar_path: Path, index_path: Path, recipe: Recipe):
+        self.outputs = (tar_path, index_path)
+        self.identity = recipe.identity
+        self.partial = tar_path.parent / ".partial" / tar_path.stem
+        self.previous = tar_path.parent / ".previous"
+        self.previous_rows = self._read_previous(index_path.name)
+
+    def find(self, row: ManifestRow) -> VideoFacts | None:
+        """The facts of `row`'s video, if features of this very file and recipe are at hand."""
+        for found in (self._from_partial(row.video_id), self._from_previous(row.video_id)):
+            if found is not None and _same_file(found.facts, row):
+                return found.facts
+        return None
+
+    def keep(self, video: EncodedVideo) -> None:
+        """Put a video that has just been encoded where `load` and the next run find it."""
+        write_partial(self.partial, video, self.identity)
+
+    def load(self, facts: VideoFacts) -> EncodedVideo:
+        """The video whose facts `find` gave, or that was kept; `facts` may say more by now."""
+        for read in (self._from_partial, self._from_previous):
+            found = read(facts.video_id)
+            if found is not None and _same_file(found.facts, facts):
+                return EncodedVideo(facts=facts, features=found.features)
+        raise ValueError(
+            f"the features of {facts.video_id!r} vanished from {self.partial}: run again"
+        )
+
+    def finish(self) -> None:
+        """After the shard is written: link it for the next run, and drop the pieces."""
+        self.previous.mkdir(exist_ok=True)
+        for output in self.outputs:
+            _link(output, self.previous / output.name)
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+    def _from_partial(self, video_id: str) -> EncodedVideo | None:
+        try:
+            return read_partial(self.partial, video_id, self.identity)
+        except ValueError as error:
+            log.warning("%s; encoding it again", error)
+            return None
+
+    def _from_previous(self, video_id: str) -> EncodedVideo | None:
+        row = self.previous_rows.get(video_id)
+        features = None if row is None else self._read_verified(row)
+        if features is None:
+            return None
+        names = [field.name for field in fields(VideoFacts)]
+        facts = VideoFacts(**{name: getattr(row, name) for name in names})
+        return EncodedVideo(facts=facts, features=features)
+
+    def _read_previous(self, index_name: str) -> dict[str, IndexRow]:
+        """The last run's encoded videos by id; none if there was none with this recipe."""
+        path = self.previous / index_name
+        if not path.exists():
+            return {}
+        try:
+            index = read_index(path)
+        except ValueError as error:
+            log.warning("%s; encoding everything again", error)
+            return {}
+        if index.recipe.identity != self.identity:
+            return {}
+        return {row.video_id: row for row in index.rows if row.encoded}
+
+    def _read_verified(self, row: IndexRow) -> np.ndarray | None:
+        """A video's features in the last tar, None where the tar is not what its index says."""
+        path = self.previous / self.outputs[0].name
+        try:
+            with open(path, "rb") as file:
+                features = read_features(
+                    file.fileno(), row.offset, row.feature_dim, 0, row.num_vectors
+                )
+        except (FileNotFoundError, ValueError) as error:
+            log.warning("%s: %s; encoding %r again", path, error, row.video_id)
+            return None
+        if zlib.crc32(features.tobytes()) != row.crc32:
+            log.warning("%s: features of %r are damaged; encoding it again", path, row.video_id)
+            return None
+        return features
+
+
+def _same_file(facts: VideoFacts, found: ManifestRow | VideoFacts) -> bool:
+    """Whether both speak of the same id and of a file of the same size and time."""
+    names = ("video_id", "size_bytes", "mtime_ns")
+    return all(getattr(facts, name) == getattr(found, name) for name in names)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make `target` a second name of `source`, or a copy where the file system has no links."""
+    scratch = target.with_name(target.name + ".tmp")
+    scratch.unlink(missing_ok=True)
+    try:
+        os.link(source, scratch)
+    except OSError:
+        shutil.copy2(source, scratch)
+    os.replace(scratch, target)
+    # A rename onto another name of the same file does nothing and leaves both.
+    scratch.unlink(missing_ok=True)

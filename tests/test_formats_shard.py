@@ -1,0 +1,179 @@
+"""Shards: any WebDataset reader streams them, and the index finds the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import tarfile
+import zlib
+
+import numpy as np
+import pytest
+import webdataset
+
+from pipeline.formats.recipe import Recipe, Sampling
+from pipeline.formats.shard import (
+    EncodedVideo,
+    VideoFacts,
+    read_features,
+    read_index,
+    write_shard,
+)
+
+RECIPE = Recipe(
+    encoder="s3d",
+    weights_sha256="ab",
+    output="mixed_5c",
+    feature_dim=6,
+    frame_size=32,
+    sampling=Sampling(frame_rate=4, frames=8, stride_seconds=1, tail="zero"),
+    precision="float32",
+    feature_version=1,
+)
+IDS = ["plain", "a.1", "a.2", "x/y z.mp4", "-dash", "ünï", "%41", "CASE", "case"]
+
+
+def facts(video_id: str, *, num_frames: int = 20, **changes) -> VideoFacts:
+    values = {
+        "video_id": video_id,
+        "status": "encoded",
+        "reason": "",
+        "error_message": "",
+        "num_frames": num_frames,
+        "decoded_seconds": num_frames / 4,
+        "declared_seconds": 5.0,
+        "truncated": False,
+        "bad_packets": 0,
+        "size_bytes": 100,
+        "mtime_ns": 7,
+        "packets": 12,
+        "missing_fraction": 0.01,
+    }
+    return VideoFacts(**{**values, **changes})
+
+
+def video(video_id: str, seed: int = 0, num_frames: int = 20) -> EncodedVideo:
+    shape = (RECIPE.sampling.num_vectors(num_frames), RECIPE.feature_dim)
+    numbers = np.random.default_rng(seed).normal(size=shape).astype(np.float16)
+    return EncodedVideo(facts=facts(video_id, num_frames=num_frames), features=numbers)
+
+
+def failed(video_id: str, status: str = "failed") -> EncodedVideo:
+    found = facts(video_id, num_frames=0, status=status, reason="unreadable", error_message="no")
+    return EncodedVideo(facts=found, features=None)
+
+
+VIDEOS = [
+    failed("first", "rejected"),
+    *(video(name, seed, num_frames=1 + 7 * seed) for seed, name in enumerate(IDS)),
+    failed("last"),
+]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    paths = tmp_path / "00000.tar", tmp_path / "00000.parquet"
+    write_shard(*paths, VIDEOS, RECIPE, {"torch": "x"})
+    return paths
+
+
+def test_plain_webdataset_streams_ids_features_and_times(shard):
+    encoded = {v.facts.video_id: v for v in VIDEOS if v.features is not None}
+    samples = list(webdataset.WebDataset(str(shard[0]), shardshuffle=False))
+    assert [json.loads(sample["json"])["video_id"] for sample in samples] == list(encoded)
+    for sample in samples:
+        described = json.loads(sample["json"])
+        expected = encoded[described["video_id"]]
+        features = np.load(io.BytesIO(sample["features.npy"]), allow_pickle=False)
+        assert features.dtype == np.float16
+        assert np.array_equal(features, expected.features)
+        starts, stops = RECIPE.sampling.spans(expected.facts.num_frames)
+        assert described["start_seconds"] == starts.tolist()
+        assert described["end_seconds"] == stops.tolist()
+        assert len(described["valid_frames"]) == len(features)
+        assert described["recipe"] == RECIPE.to_dict()
+        assert described["recipe_identity"] == RECIPE.identity
+        assert described["source"] == {"size_bytes": 100, "mtime_ns": 7}
+
+
+def test_webdatasets_own_decoder_understands_the_arrays(shard):
+    samples = list(webdataset.WebDataset(str(shard[0]), shardshuffle=False).decode())
+    assert np.array_equal(samples[0]["features.npy"], VIDEOS[1].features)
+    assert samples[0]["json"]["video_id"] == "plain"
+
+
+def test_keys_are_safe_names_and_never_collide(shard):
+    keys = [
+        sample["__key__"] for sample in webdataset.WebDataset(str(shard[0]), shardshuffle=False)
+    ]
+    assert keys == [row.key for row in read_index(shard[1]).rows if row.encoded]
+    assert len(set(keys)) == len(IDS)
+    assert not set("".join(keys)) & set("./ ü")
+
+
+def test_the_index_has_a_row_for_each_video_and_finds_its_numbers(shard):
+    index = read_index(shard[1])
+    assert [row.video_id for row in index.rows] == [v.facts.video_id for v in VIDEOS]
+    assert (index.recipe, index.provenance) == (RECIPE, {"torch": "x"})
+    with open(shard[0], "rb") as file:
+        for row, expected in zip(index.rows, VIDEOS, strict=True):
+            found = {f.name: getattr(row, f.name) for f in dataclasses.fields(VideoFacts)}
+            assert VideoFacts(**found) == expected.facts
+            if expected.features is None:
+                assert (row.offset, row.length, row.num_vectors, row.crc32) == (0, 0, 0, 0)
+                continue
+            assert row.num_vectors == len(expected.features)
+            whole = read_features(file.fileno(), row.offset, row.feature_dim, 0, row.num_vectors)
+            assert np.array_equal(whole, expected.features)
+            assert row.crc32 == zlib.crc32(expected.features.tobytes())
+            last = read_features(file.fileno(), row.offset, 6, row.num_vectors - 1, 1)
+            assert np.array_equal(last, expected.features[-1:])
+
+
+def test_the_metadata_knows_the_tar(shard):
+    index = read_index(shard[1])
+    assert index.tar_bytes == shard[0].stat().st_size
+    assert len(index.tar_sha256) == 64
+
+
+def test_the_same_videos_give_the_same_bytes(shard, tmp_path):
+    again = tmp_path / "b" / "1.tar", tmp_path / "b" / "1.parquet"
+    write_shard(*again, iter(VIDEOS), RECIPE, {"torch": "x"})
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in shard]
+
+
+def test_an_empty_shard_is_a_valid_tar(tmp_path):
+    write_shard(tmp_path / "1.tar", tmp_path / "1.parquet", [failed("a")], RECIPE, {})
+    with tarfile.open(tmp_path / "1.tar") as tar:
+        assert tar.getmembers() == []
+    assert [row.encoded for row in read_index(tmp_path / "1.parquet").rows] == [False]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_never_reach_a_shard(tmp_path, number):
+    bad = video("bad")
+    bad.features[2, 3] = number
+    with pytest.raises(ValueError, match="'bad' hold NaN or infinity"):
+        write_shard(tmp_path / "1.tar", tmp_path / "1.parquet", [video("a"), bad], RECIPE, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: x[:, :5], np.float32])
+def test_features_of_another_shape_or_type_are_refused(tmp_path, change):
+    wrong = dataclasses.replace(video("a"), features=change(video("a").features))
+    with pytest.raises(ValueError, match=r"features of 'a' are .* expected float16 \(4, 6\)"):
+        write_shard(tmp_path / "1.tar", tmp_path / "1.parquet", [wrong], RECIPE, {})
+
+
+def test_reading_past_the_end_is_an_error_and_no_short_array(shard):
+    row = next(row for row in read_index(shard[1]).rows if row.encoded)
+    shard[0].write_bytes(shard[0].read_bytes()[: row.offset + 5])
+    with open(shard[0], "rb") as file, pytest.raises(ValueError, match="shorter than its index"):
+        read_features(file.fileno(), row.offset, 6, 0, row.num_vectors)
+
+
+def test_a_manifest_is_no_index(tmp_path):
+    (tmp_path / "1.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="not a whole parquet file"):
+        read_index(tmp_path / "1.parquet")
