@@ -103,7 +103,7 @@ def _mask(step: Step, progress: float, x: float, y: float) -> np.ndarray:
     elif step.motion == "jumps up":
         y = 0.45 - 0.9 * abs(math.sin(3 * math.pi * progress))
     elif step.motion == "spins around":
-        angle, x = 4 * math.pi * progress, x + 0.0
+        angle = 4 * math.pi * progress
     elif step.motion == "grows":
         size = 0.1 + 0.9 * progress
     rows, columns = np.mgrid[:HEIGHT, :WIDTH]

@@ -1,0 +1,211 @@
+"""What a model is tested on: pairs of a text and a clip, and where the clips' features lie.
+
+A clip owns the feature rows whose middle (of their valid frames) lies in [start, end), or else the
+row whose middle is nearest to the clip's.
+
+Letters: T feature rows of a video, L token ids of a caption.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.formats.bags import VAL, Bags, read_bags
+from pipeline.formats.files import digest_of
+from pipeline.formats.names import video_id_of
+from pipeline.formats.recipe import Recipe
+from pipeline.formats.shard import IndexRow, read_index
+from pipeline.vocabulary import encode_caption
+
+COLUMNS = ("video_id", "start", "end", "text")
+MAX_VAL_PAIRS = 4096
+"""Of the validation split; a larger one is thinned by a hash, so that the choice stays the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestRow:
+    """One row of the list of test clips."""
+
+    __test__ = False  # no test of pytest's
+
+    video_id: str
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A text and the place of its clip's features."""
+
+    row: TestRow
+    token_ids: list[int]
+    """Empty: none of its words is known."""
+    shard: str
+    offset: int
+    """Byte of the tar at which the video's features start."""
+    first: int
+    """The clip's first feature row within the video."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The pairs that can be tested, and what is missing."""
+
+    pairs: list[Pair]
+    num_rows: int
+    """Of the list, missing ones included."""
+    missing: dict[str, str]
+    """Video id to the reason why it has no features."""
+    num_missing_rows: int
+
+
+def read_test_rows(path: str | Path) -> list[TestRow]:
+    """Read a CSV with the columns of `COLUMNS` in any order, and others beside them.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a column is missing, a time is no number or a span is empty (the line is named),
+            or there are no rows.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"evaluate.clips {path} does not exist: name a CSV, or null")
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, skipinitialspace=True)
+        try:
+            found = reader.fieldnames or []
+            absent = [name for name in COLUMNS if name not in found]
+            if absent:
+                raise ValueError(
+                    f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found)}"
+                )
+            rows = [_test_row(row, f"{path}, line {reader.line_num}") for row in reader]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{path} is not a UTF-8 CSV file: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} holds no clips")
+    return rows
+
+
+def _test_row(row: dict, where: str) -> TestRow:
+    try:
+        start, end = float(row["start"]), float(row["end"])
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{where}: times {row['start']!r}, {row['end']!r} are no numbers"
+        ) from None
+    if not (math.isfinite(start) and math.isfinite(end) and start < end):
+        raise ValueError(f"{where}: the clip [{start}, {end}) is empty")
+    return TestRow(row["video_id"], start, end, row["text"] or "")
+
+
+def pairs_of_list(
+    rows: list[TestRow],
+    shards: Path,
+    names: list[str],
+    vocabulary: dict[str, int],
+    max_words: int,
+    recipe: Recipe,
+) -> Protocol:
+    """Locate the clips of a list in the shards' indexes, in the list's order.
+
+    Raises:
+        ValueError: a shard's features are of another recipe than `recipe`, or its tar is cut.
+    """
+    wanted = {row.video_id for row in rows}
+    places: dict[str, tuple[str, IndexRow]] = {}
+    for name in names:
+        index = read_index(shards / f"{name}.parquet")
+        check_shard(shards / f"{name}.tar", index.tar_bytes, index.recipe, recipe)
+        places |= {row.video_id: (name, row) for row in index.rows if row.video_id in wanted}
+    missing = {
+        video_id: (places[video_id][1].reason or "failed") if video_id in places else "not_in_table"
+        for video_id in sorted(wanted)
+        if video_id not in places or not places[video_id][1].encoded
+    }
+    pairs = []
+    for row in rows:
+        if row.video_id in missing:
+            continue
+        name, place = places[row.video_id]
+        first, count = rows_of_span(recipe, place.num_frames, row.start, row.end)
+        ids = encode_caption(row.text, vocabulary, max_words)
+        pairs.append(Pair(row, ids, name, place.offset, first, count))
+    return Protocol(pairs, len(rows), missing, len(rows) - len(pairs))
+
+
+def rows_of_span(recipe: Recipe, num_frames: int, start: float, end: float) -> tuple[int, int]:
+    """First feature row of the clip [start, end) and how many it owns, at least 1."""
+    starts_T, stops_T = recipe.sampling.spans(num_frames)
+    middles_T = (starts_T + stops_T) / 2
+    first, stop = np.searchsorted(middles_T, (start, end))
+    if first == stop:
+        return int(np.abs(middles_T - (start + end) / 2).argmin()), 1
+    return int(first), int(stop - first)
+
+
+def pairs_of_validation(
+    bags_folder: Path, shards: Path, names: list[str], vocabulary: dict[str, int], recipe: Recipe
+) -> Protocol:
+    """The validation split's clips, each with the caption nearest to it.
+
+    Raises:
+        ValueError: the split holds no clip, a shard's features are of another recipe than `recipe`,
+            or its tar is cut.
+    """
+    words = {token_id: word for word, token_id in vocabulary.items()}
+    pairs = []
+    for name in names:
+        bags = read_bags(bags_folder / f"{name}.npz")
+        found = Recipe.from_dict(bags.metadata["recipe"])
+        check_shard(shards / f"{name}.tar", bags.metadata["tar_bytes"], found, recipe)
+        pairs += _validation_pairs(name, bags, words)
+    if not pairs:
+        raise ValueError(
+            "the validation split holds no clip: set evaluate.clips to a CSV, raise"
+            " bags.val_fraction, or give videos the split `val` in the table"
+        )
+    if len(pairs) > MAX_VAL_PAIRS:
+        order = sorted(pairs, key=lambda pair: digest_of([pair.row.video_id, pair.row.start]))
+        kept = {id(pair) for pair in order[:MAX_VAL_PAIRS]}
+        pairs = [pair for pair in pairs if id(pair) in kept]
+    return Protocol(pairs, len(pairs), {}, 0)
+
+
+def _validation_pairs(name: str, bags: Bags, words: dict[int, str]) -> list[Pair]:
+    pairs = []
+    for clip in np.flatnonzero(bags.video_split[bags.clip_video] == VAL):
+        video, caption = bags.clip_video[clip], bags.bag_idx[clip, 0]
+        ids = [int(token_id) for token_id in bags.cap_ids[caption] if token_id]
+        row = TestRow(
+            video_id_of(bags.vid_paths[video].decode("ascii")),
+            float(bags.clip_start[clip]),
+            float(bags.clip_stop[clip]),
+            " ".join(words[token_id] for token_id in ids),
+        )
+        place = bags.feature_offset[video], bags.clip_feature_start[clip]
+        count = int(bags.clip_feature_count[clip])
+        pairs.append(Pair(row, ids, name, *(int(number) for number in place), count))
+    return pairs
+
+
+def check_shard(tar: Path, tar_bytes: int, found: Recipe, expected: Recipe) -> None:
+    """Refuse features that the model has not learned from, and a tar of another size."""
+    if found != expected:
+        ours, theirs = found.to_dict(), expected.to_dict()
+        differing = "; ".join(
+            f"{name} {theirs[name]!r} became {ours[name]!r}"
+            for name in ours
+            if ours[name] != theirs[name]
+        )
+        raise ValueError(
+            f"{tar} holds features of another recipe than the model's ({differing}): run -R train"
+        )
+    if not tar.is_file() or tar.stat().st_size != tar_bytes:
+        raise ValueError(f"{tar} is missing or has not the size of its index: run -R encode")
