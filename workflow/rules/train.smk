@@ -1,0 +1,35 @@
+# Train on every bag with torchrun, on one machine or several. Checkpoints lie beside the outputs,
+# undeclared: Snakemake deletes declared files before a job starts.
+rule train:
+    input:
+        given("train", "init_from"),
+        bags=each_shard("bags"),
+        tars=each_shard("encode"),
+        vocabulary="results/vocabulary.txt",
+        settings="results/settings/train.json",
+    output:
+        model="results/train/model.pt",
+        metrics="results/train/metrics.jsonl",
+    log:
+        "logs/train/train.log",
+    conda:
+        "../../environment.yml"
+    threads: config["run"]["train"]["threads"]
+    resources:
+        **train_resources(),
+    params:
+        version=1,
+    shell:
+        "shown {log} python -m trainer.launch --nodes {resources.train_nodes}"
+        " --processes {resources.train_processes} --threads {threads}"
+        " --backend {resources.train_backend} --max-restarts {resources.train_max_restarts}"
+        " {resources.train_network} -- -m trainer.train --settings {input.settings}"
+        " --plan results/plan --bags results/bags --shards results/shards"
+        " --vocabulary {input.vocabulary} --state results/train"
+        " --output {output.model} --metrics {output.metrics}"
+        " --backend {resources.train_backend} --workers {resources.train_workers}"
+        " --save-every {resources.train_save_every}"
+        " --keep-checkpoints {resources.train_keep_checkpoints}"
+        " --log-every {resources.train_log_every}"
+        " --validate-every {resources.train_validate_every}"
+        " --timeout-seconds {resources.train_timeout_seconds}"
