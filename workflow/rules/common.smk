@@ -211,9 +211,13 @@ def train_resources():
         "save_every",
         "keep_checkpoints",
         "log_every",
+        "chunk",
+        "bucket_cap_mb",
     )
     for key in (*keys, "validate_every", "timeout_seconds"):
         spread[f"train_{key}"] = run[key]
+    for key in ("bank_on_cpu", "gradient_as_bucket_view", "find_unused_parameters"):
+        spread[f"train_{key}"] = int(run[key])
     if nodes == 1:
         return spread | ({"gpu": gpus} if gpus else {})
     # More than one node: Slurm starts one launcher on each, which needs `mpi`; `gpu` would be
