@@ -147,5 +147,8 @@ def test_columns_of_the_videos_schema_are_those_of_the_table():
 
 def test_every_key_of_run_reaches_a_rule():
     rules = "".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
-    keys = {*CONFIG["run"], *CONFIG["run"]["encode"], *CONFIG["run"]["train"]}
+    run = CONFIG["run"]
+    # train_resources passes the others on under their own names.
+    passed = {key for key in run["train"] if f"{{resources.train_{key}}}" in rules}
+    keys = {*run, *run["encode"], *run["train"]} - passed
     assert [key for key in sorted(keys) if f'"{key}"' not in rules] == []
