@@ -243,7 +243,7 @@ def run_stage(stage: str, *arguments: object) -> None:
     subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
 
 
-def shuffle_captions(source: Path, target: Path) -> None:
+def shuffle_captions(source: Path, target: Path, *, seed: int) -> None:
     """Copy bag files with the training captions' words dealt out anew over all their videos."""
     bags = {path.name: read_bags(path) for path in sorted(source.glob("*.npz"))}
     places = [
@@ -254,7 +254,7 @@ def shuffle_captions(source: Path, target: Path) -> None:
     words = ("cap_ids", "cap_lens", "cap_hash")
     dealt = {name: {array: np.array(getattr(shard, array)) for array in words}
              for name, shard in bags.items()}  # fmt: skip
-    order = np.random.default_rng(0).permutation(len(places))
+    order = np.random.default_rng(seed).permutation(len(places))
     moved = 0
     for (name, row), (from_name, from_row) in zip(places, (places[i] for i in order), strict=True):
         for array in words:

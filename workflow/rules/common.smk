@@ -98,6 +98,11 @@ def section_text(wildcards):
     return json.dumps(config[wildcards.section], sort_keys=True, ensure_ascii=False)
 
 
+def section_package(wildcards):
+    """The package whose stage reads a config section."""
+    return "trainer" if wildcards.section in ("train", "evaluate") else "pipeline"
+
+
 def listed_videos(at_most):
     """The paths of the videos table; none when it has more rows, or is a parquet file.
 
