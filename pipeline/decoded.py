@@ -13,6 +13,8 @@ class DecodeReport:
     """Slots of the grid that the video fills."""
     decoded_seconds: float
     """From the first decoded frame's start to the last one's end."""
+    end_seconds: float
+    """Where the last decoded frame ends on the caption clock."""
     packets: int
     """Packets of the video stream."""
     bad_packets: int

@@ -112,6 +112,13 @@ class FrameTimes:
             return 0.0
         return float((self._latest + self._duration - self.first) * self.clock.time_base)
 
+    @property
+    def end_seconds(self) -> float:
+        """Where the last frame ends on the caption clock: later than its length by a late start."""
+        if self.first is None:
+            return 0.0
+        return max(0.0, self.clock.seconds(self._latest + self._duration))
+
     def _fill_to(self, stop: int) -> range:
         if stop <= self._lead:
             return range(0)

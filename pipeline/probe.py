@@ -133,7 +133,8 @@ def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> dict:
     """Its JSON. `file:` keeps names that start with `-` or look like an URL what they are."""
     command = [ffprobe, "-v", "error", "-protocol_whitelist", "file"]
     command += ["-format_whitelist", CONTAINERS, "-of", "json", "-show_format", "-show_streams"]
-    command += ["-i", f"file:{os.path.abspath(path)}"]
+    address = f"file:{os.path.abspath(path)}"
+    command += ["-i", address]
     try:
         done = subprocess.run(
             command,
@@ -146,7 +147,8 @@ def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> dict:
         fault = f"ffprobe did not answer within {timeout_seconds:g} s"
         raise VideoFault(Reason.TIMEOUT, fault) from None
     if done.returncode:
-        raise VideoFault(Reason.UNREADABLE, f"ffprobe: {_tail(done.stderr, done.returncode)}")
+        told = _tail(done.stderr, done.returncode, address)
+        raise VideoFault(Reason.UNREADABLE, f"ffprobe: {told}")
     try:
         found = json.loads(done.stdout.decode("utf-8", errors="replace"))
     except json.JSONDecodeError as error:
@@ -154,9 +156,10 @@ def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def _tail(stderr: bytes, returncode: int) -> str:
-    """The last two lines that ffprobe wrote, without the addresses in them."""
-    lines = stderr.decode("utf-8", errors="replace").strip().splitlines()[-2:]
+def _tail(stderr: bytes, returncode: int, address: str) -> str:
+    """The last two lines that ffprobe wrote, without what differs between machines."""
+    text = stderr.decode("utf-8", errors="replace").replace(f"{address}: ", "")
+    lines = text.strip().splitlines()[-2:]
     told = " / ".join(re.sub(r" @ 0x[0-9a-f]+", "", line.strip()) for line in lines)
     return told[-300:] or f"exit status {returncode}"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import platform
 from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+import pandas as pd
 
 from pipeline.formats import manifest, shard
 from pipeline.formats.bags import TRAIN, VAL, read_bags
@@ -91,14 +92,22 @@ def gather(results: Path, worst_videos: int) -> Facts:
     names = sorted(path.stem for path in (results / "plan").glob("*.tsv"))
     if not names:
         raise FileNotFoundError(f"{results}/plan lists no shards: run `snakemake --cores N` first")
-    indexes = [_index_columns(results / f"shards/{name}.parquet") for name in names]
+    columns = ["status", "decoded_seconds", "truncated", "num_vectors"]
+    tables, abouts = zip(
+        *(
+            _table(results / f"shards/{name}.parquet", shard.SCHEMA, columns, shard.VERSION)
+            for name in names
+        ),
+        strict=True,
+    )
+    index = pd.concat(tables)
     bag_files = [results / f"bags/{name}.npz" for name in names]
     metrics = _metrics(results / "train/metrics.jsonl")
     tested = results / "evaluate/retrieval.json"
     return Facts(
-        videos=_videos(results, names, [columns for columns, _ in indexes], worst_videos),
+        videos=_videos(results, names, index, worst_videos),
         captions=read_caption_summary(results / "captions/summary.json"),
-        features=_features(indexes),
+        features=_features(index, list(abouts)),
         bags=_bags(bag_files) if all(path.exists() for path in bag_files) else None,
         steps=[entry for entry in metrics if "split" not in entry],
         validations=[entry for entry in metrics if entry.get("split") == "val"],
@@ -108,55 +117,47 @@ def gather(results: Path, worst_videos: int) -> Facts:
     )
 
 
-def _index_columns(path: Path) -> tuple[dict[str, list], dict]:
-    names = ("status", "decoded_seconds", "truncated", "num_vectors")
-    return read_table(path, {name: shard.SCHEMA[name] for name in names}, version=shard.VERSION)
+def _table(
+    path: Path, schema: dict[str, str], columns: list[str], version: str
+) -> tuple[pd.DataFrame, dict]:
+    """Some columns of one of our tables, with what its metadata say."""
+    chosen = {name: schema[name] for name in columns}
+    found, about = read_table(path, chosen, version=version)
+    return pd.DataFrame(found, columns=columns), about
 
 
-def _videos(
-    results: Path, names: list[str], indexes: list[dict[str, list]], worst_videos: int
-) -> VideoFacts:
-    seconds, encoded, truncated, total = 0.0, 0, 0, 0
-    for columns in indexes:
-        for status, length, cut in zip(
-            columns["status"], columns["decoded_seconds"], columns["truncated"], strict=True
-        ):
-            total += 1
-            if status == "encoded":
-                encoded, seconds, truncated = encoded + 1, seconds + length, truncated + cut
-    with open(results / "rejected.csv", newline="", encoding="utf-8") as file:
-        rejected = list(csv.DictReader(file))
+def _videos(results: Path, names: list[str], index: pd.DataFrame, worst_videos: int) -> VideoFacts:
+    manifests = pd.concat(
+        _table(
+            results / f"manifest/{name}.parquet",
+            manifest.SCHEMA,
+            ["status", "duration_seconds"],
+            manifest.VERSION,
+        )[0]
+        for name in names
+    )
+    # Ids such as `null` or `1e5` are texts.
+    rejected = pd.read_csv(results / "rejected.csv", dtype=str, keep_default_na=False)
+    encoded = index[index["status"] == "encoded"]
+    accepted = manifests[manifests["status"] == "accepted"]
     return VideoFacts(
-        total=total,
-        encoded=encoded,
-        by_reason=dict(Counter(row["reason"] for row in rejected).most_common()),
-        declared_hours=_declared_hours(results, names),
-        encoded_hours=seconds / 3600,
-        truncated=truncated,
-        worst=rejected[:worst_videos],
+        total=len(index),
+        encoded=len(encoded),
+        by_reason=dict(Counter(rejected["reason"]).most_common()),
+        declared_hours=float(accepted["duration_seconds"].sum()) / 3600,
+        encoded_hours=float(encoded["decoded_seconds"].sum()) / 3600,
+        truncated=int(encoded["truncated"].sum()),
+        worst=rejected.head(worst_videos).to_dict("records"),
     )
 
 
-def _declared_hours(results: Path, names: list[str]) -> float:
-    columns = ("status", "duration_seconds")
-    schema = {name: manifest.SCHEMA[name] for name in columns}
-    seconds = 0.0
-    for name in names:
-        path = results / f"manifest/{name}.parquet"
-        table, _ = read_table(path, schema, version=manifest.VERSION)
-        pairs = zip(table["status"], table["duration_seconds"], strict=True)
-        seconds += sum(length for status, length in pairs if status == "accepted")
-    return seconds / 3600
-
-
-def _features(indexes: list[tuple[dict[str, list], dict]]) -> FeatureFacts:
-    described = indexes[0][1]
+def _features(index: pd.DataFrame, abouts: list[dict]) -> FeatureFacts:
     return FeatureFacts(
-        shards=len(indexes),
-        vectors=sum(sum(columns["num_vectors"]) for columns, _ in indexes),
-        tar_bytes=sum(about["tar_bytes"] for _, about in indexes),
-        recipe=Recipe.from_dict(described["recipe"]),
-        provenance=described["provenance"],
+        shards=len(abouts),
+        vectors=int(index["num_vectors"].sum()),
+        tar_bytes=sum(about["tar_bytes"] for about in abouts),
+        recipe=Recipe.from_dict(abouts[0]["recipe"]),
+        provenance=abouts[0]["provenance"],
     )
 
 

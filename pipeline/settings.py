@@ -1,14 +1,18 @@
 """The settings of the data stages: one frozen class per config section, without defaults.
 
 Types, ranges and unknown keys are checked by `workflow/schemas/config.schema.yaml` too; here stand
-the relations between keys, and what protects a stage that is run by hand.
+the relations between keys, and what protects a stage that is run by hand. The rule that freezes a
+section checks it with `python -m pipeline.settings SECTION FILE`.
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
+from pipeline.cli import run
 from pipeline.formats.recipe import PRESETS, Sampling
+from pipeline.formats.settings import read_settings
 
 
 def _one_of(name: str, value: object, allowed: tuple) -> None:
@@ -177,3 +181,30 @@ class ReportSettings:
 
     def __post_init__(self) -> None:
         _at_least("worst_videos", self.worst_videos, 0)
+
+
+SECTIONS = {
+    "plan": PlanSettings,
+    "manifest": ManifestSettings,
+    "captions": CaptionsSettings,
+    "encode": EncodeSettings,
+    "vocabulary": VocabularySettings,
+    "bags": BagsSettings,
+    "report": ReportSettings,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Check one frozen section, before anything runs that would find its fault hours later."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.settings",
+        description="A config section as JSON in; out nothing, or one line that names its fault.",
+    )
+    parser.add_argument("section", choices=sorted(SECTIONS))
+    parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
+    args = parser.parse_args(argv)
+    read_settings(SECTIONS[args.section], args.file)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -32,7 +32,7 @@ def facts_of_decoded(row: ManifestRow, event: Finished) -> VideoFacts:
         reason=Reason.NONE.value,
         error_message="",
         num_frames=report.num_frames,
-        decoded_seconds=report.decoded_seconds,
+        decoded_seconds=report.end_seconds,
         declared_seconds=row.duration_seconds,
         truncated=False,
         bad_packets=report.bad_packets,

@@ -240,6 +240,7 @@ class _Source:
         return DecodeReport(
             num_frames=self.times.num_frames,
             decoded_seconds=self.times.decoded_seconds,
+            end_seconds=self.times.end_seconds,
             packets=self.packets,
             bad_packets=self.bad_packets,
             missing_fraction=self.lengths.missing_fraction(self.times.decoded_seconds),

@@ -76,6 +76,16 @@ def test_config_is_refused_in_one_line_that_names_the_key(folder, sections, expe
 
 
 @pytest.mark.workflow
+def test_keys_that_contradict_each_other_are_refused_before_any_shard(folder):
+    plan_section = {"videos": "videos.csv", "captions": "captions.csv"}
+    write_config(folder, plan=plan_section, train={"global_batch": 6, "clips_per_video": 4})
+    run = snakemake(folder, status=1)
+    line = "global_batch 6 is not a multiple of clips_per_video 4"
+    assert any(line in said for said in run.text.splitlines())
+    assert run.of("manifest", "captions", "encode") == []
+
+
+@pytest.mark.workflow
 def test_results_that_cannot_be_written_are_named(folder):
     (folder / "results").write_text("a file")
     assert refused(folder).startswith("results is not a folder that can be written to")

@@ -13,6 +13,7 @@ from pipeline.formats.manifest import Reason
 REPORT = DecodeReport(
     num_frames=8,
     decoded_seconds=1.0,
+    end_seconds=1.0,
     packets=8,
     bad_packets=0,
     missing_fraction=0.0,

@@ -16,10 +16,11 @@ from tests.test_rejected import manifest_row
 ROW = dataclasses.replace(manifest_row("a"), duration_seconds=10.0)
 
 
-def decoded(*, missing: float = 0.0, seconds: float = 10.0, bad: int = 0):
+def decoded(*, missing: float = 0.0, seconds: float = 10.0, bad: int = 0, late: float = 0.0):
     report = DecodeReport(
         num_frames=80,
-        decoded_seconds=seconds,
+        decoded_seconds=seconds - late,
+        end_seconds=seconds,
         packets=100,
         bad_packets=bad,
         missing_fraction=missing,
@@ -33,6 +34,10 @@ def test_a_whole_video_is_encoded_and_carries_its_own_fingerprint():
     assert (facts.status, facts.reason, facts.error_message) == ("encoded", "", "")
     assert (facts.size_bytes, facts.mtime_ns, facts.truncated) == (5, 6, False)
     assert (facts.declared_seconds, facts.decoded_seconds, facts.packets) == (10.0, 10.0, 100)
+
+
+def test_a_late_video_ends_where_its_last_frame_does_on_the_caption_clock():
+    assert decoded(seconds=11.5, late=1.5).decoded_seconds == 11.5
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ def test_a_late_start_shows_the_first_grid_frame_until_then(tmp_path):
     np.testing.assert_array_equal(found[24:], unshifted)
     np.testing.assert_array_equal(found[:24], np.repeat(found[24:25], 24, axis=0))
     assert report.missing_fraction < 0.05
+    assert report.decoded_seconds == pytest.approx(4, abs=0.05)
+    assert report.end_seconds == pytest.approx(5.5, abs=0.05)
 
 
 def test_a_transport_stream_counts_from_its_own_start(tmp_path, plain_video):

@@ -125,7 +125,7 @@ def _resources(data: Path, **train: object) -> dict[str, str]:
 def test_one_node_asks_for_gpus_and_no_mpi(data):
     resources = _resources(data, gpus_per_node=8, processes_per_node=8)
     assert resources["gpu"] == "8"
-    assert resources["train_processes"] == "8"
+    assert resources["train_processes_per_node"] == "8"
     assert {"mpi", "nodes", "tasks", "gres"} & resources.keys() == set()
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn, TypeVar
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from trainer.cli import LOST_OTHERS
 
@@ -80,6 +81,14 @@ class World:
             with self.exchange("summing"):
                 dist.all_reduce(total, group=self._group(total))
         return total
+
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of each number over all ranks; carries no gradient."""
+        best = values.detach().clone()
+        if self.size > 1:
+            with self.exchange("comparing"):
+                dist.all_reduce(best, op=dist.ReduceOp.MAX, group=self._group(best))
+        return best
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """Rank 0's bytes on every rank; the others' argument is ignored."""
@@ -199,14 +208,42 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def parallel(model: nn.Module, world: World) -> nn.Module:
-    """`model` with its gradients averaged over the ranks in each backward pass."""
+def parallel(
+    model: nn.Module,
+    world: World,
+    *,
+    comm_hook: str = "none",
+    bucket_cap_mb: int = 25,
+    gradient_as_bucket_view: bool = True,
+    find_unused_parameters: bool = False,
+) -> nn.Module:
+    """`model` with its gradients averaged over the ranks in each backward pass.
+
+    `comm_hook` is none, bf16_compress or fp16_compress; these round what travels.
+    """
     if world.size == 1:
         return model
     devices = [world.device] if world.device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=devices, gradient_as_bucket_view=True
+    wrapped = nn.parallel.DistributedDataParallel(
+        model,
+        device_ids=devices,
+        bucket_cap_mb=bucket_cap_mb,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        find_unused_parameters=find_unused_parameters,
     )
+    if comm_hook != "none":
+        hooks = {
+            "bf16_compress": default_hooks.bf16_compress_hook,
+            "fp16_compress": default_hooks.fp16_compress_hook,
+        }
+        wrapped.register_comm_hook(None, hooks[comm_hook])
+    return wrapped
+
+
+def without_exchange(model: nn.Module) -> AbstractContextManager:
+    """Forward and backward passes inside only add to this rank's gradients."""
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+    return model.no_sync() if wrapped else nullcontext()
 
 
 def _is_network(error: RuntimeError) -> bool:

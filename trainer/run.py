@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from trainer.checkpoint import (
     save_checkpoint,
 )
 from trainer.data import StepData
-from trainer.distributed import World
+from trainer.distributed import World, parallel
+from trainer.gradient_cache import GradientCache
 from trainer.guards import check_same_weights
+from trainer.memory_bank import MemoryBank
 from trainer.model import TwoTowers, build_model, save_model, start_from
 from trainer.monitor import Meter
-from trainer.optimize import make_optimizer
+from trainer.optimize import make_optimizer, make_scaler
 from trainer.preflight import describe_run, plan_run, read_words
 from trainer.settings import TrainSettings
 
@@ -43,6 +46,14 @@ class Run:
     """The model with its gradients averaged over the ranks."""
     optimizer: torch.optim.Optimizer
     meter: Meter
+    scaler: torch.amp.GradScaler
+    """Of the loss in fp16; passes everything through otherwise."""
+    bank: MemoryBank | None
+    slow: TwoTowers | None
+    """Slowly following copies of the towers that fill the bank."""
+    cache: GradientCache | None = None
+    embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
+    """This step's clips and captions, on their way to the bank."""
     step: int = 0
     """Finished optimizer steps."""
     samples: int = 0
@@ -83,8 +94,24 @@ def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
         parallel=model,
         optimizer=make_optimizer(model, settings),
         meter=Meter(torch.zeros((), device=world.device)),
+        scaler=make_scaler(settings, world.device),
+        bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=bool(arguments.bank_on_cpu)),
+        slow=copy.deepcopy(model) if settings.bank_momentum else None,
     )
     return run, identity
+
+
+def wrapped(run: Run) -> nn.Module:
+    """The model with its gradients averaged over the ranks, as the settings and flags say."""
+    arguments = run.arguments
+    return parallel(
+        run.model,
+        run.world,
+        comm_hook=run.settings.comm_hook,
+        bucket_cap_mb=arguments.bucket_cap_mb,
+        gradient_as_bucket_view=bool(arguments.gradient_as_bucket_view),
+        find_unused_parameters=bool(arguments.find_unused_parameters),
+    )
 
 
 def resume(run: Run) -> None:
@@ -96,6 +123,11 @@ def resume(run: Run) -> None:
     run.model.load_state_dict(content["model"])
     run.optimizer.load_state_dict(content["optimizer"])
     run.meter.restore(content["meter"])
+    run.scaler.load_state_dict(content["scaler"])
+    if run.bank is not None:
+        run.bank.restore(content["bank"])
+    if run.slow is not None:
+        run.slow.load_state_dict(content["slow"])
     run.step, run.samples, run.best = content["step"], content["samples"], content["best"]
 
 
@@ -110,6 +142,9 @@ def save(run: Run) -> None:
             "model": run.model.state_dict(),
             "optimizer": run.optimizer.state_dict(),
             "meter": run.meter.state(),
+            "scaler": run.scaler.state_dict(),
+            "bank": run.bank.state() if run.bank is not None else None,
+            "slow": run.slow.state_dict() if run.slow is not None else None,
         }
         save_checkpoint(run.folder, content, keep=run.arguments.keep_checkpoints)
 

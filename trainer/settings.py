@@ -1,8 +1,15 @@
-"""The settings of the training stages: one frozen class per config section, without defaults."""
+"""The settings of the training stages: one frozen class per config section, without defaults.
+
+The rule that freezes a section checks it with `python -m trainer.settings SECTION FILE`.
+"""
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+
+from pipeline.formats.settings import read_settings
+from trainer.cli import run
 
 
 def _one_of(name: str, value: object, allowed: tuple) -> None:
@@ -158,3 +165,25 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.max_missing <= 1:
             raise ValueError(f"max_missing is {self.max_missing}, must lie in [0, 1]")
+
+
+SECTIONS = {
+    "train": TrainSettings,
+    "evaluate": EvaluateSettings,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Check one frozen section, before anything runs that would find its fault hours later."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.settings",
+        description="A config section as JSON in; out nothing, or one line that names its fault.",
+    )
+    parser.add_argument("section", choices=sorted(SECTIONS))
+    parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
+    args = parser.parse_args(argv)
+    read_settings(SECTIONS[args.section], args.file)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -18,7 +18,6 @@ CONFIG_FILE = next(
     for file in (Path("config/config.yaml"), ROOT / "config/config.yaml")
     if file.exists()
 )
-CAPTION_SUFFIXES = (".csv", ".vtt", ".srt", ".json")
 # What a stage makes of each shard, by rule.
 STAGE_FILES = {
     "manifest": "results/manifest/{shard}.parquet",
@@ -99,6 +98,11 @@ def section_text(wildcards):
     return json.dumps(config[wildcards.section], sort_keys=True, ensure_ascii=False)
 
 
+def section_package(wildcards):
+    """The package whose stage reads a config section."""
+    return "trainer" if wildcards.section in ("train", "evaluate") else "pipeline"
+
+
 def listed_videos(at_most):
     """The paths of the videos table; none when it has more rows, or is a parquet file.
 
@@ -109,7 +113,10 @@ def listed_videos(at_most):
         return []
     with open(table, newline="", encoding="utf-8-sig", errors="replace") as file:
         rows = itertools.islice(csv.DictReader(file), at_most + 1)
-        paths = [row.get("path") or "" for row in rows]
+        try:
+            paths = [row.get("path") or "" for row in rows]
+        except csv.Error:  # the plan says what is wrong with the table
+            return []
     return sorted(filter(None, set(paths))) if len(paths) <= at_most else []
 
 
@@ -127,17 +134,11 @@ def demo_script():
 
 def watched_files(wildcards):
     """Videos and caption files whose replacement the plan notices by itself."""
-    limit, captions = config["run"]["track_files_up_to"], Path(
-        config["plan"]["captions"]
-    )
-    rendered = set(
-        demo_videos()
-    )  # also before they exist, or the second run would differ
-    files = [
-        path
-        for path in listed_videos(limit)
-        if path in rendered or Path(path).is_file()
-    ]
+    limit = config["run"]["track_files_up_to"]
+    captions = Path(config["plan"]["captions"])
+    # The demo's also before they exist: with another set of inputs, the second run would plan again.
+    present = {path for path in listed_videos(limit) if Path(path).is_file()}
+    files = sorted(present.union(demo_videos()))
     if captions.is_dir():
         found = (entry for entry in os.scandir(captions) if entry.is_file())
         texts = [entry.path for entry in itertools.islice(found, limit + 1)]
@@ -180,9 +181,12 @@ def each_shard(stage):
 
 def planned(suffix):
     """An input function: the shard's list in the plan."""
-    return (
-        lambda wildcards: f"{checkpoints.plan.get().output.plan}/{wildcards.shard}{suffix}"
-    )
+
+    def path(wildcards):
+        plan = checkpoints.plan.get().output.plan
+        return f"{plan}/{wildcards.shard}{suffix}"
+
+    return path
 
 
 def given(section, key):
@@ -194,30 +198,14 @@ def given(section, key):
 def train_resources():
     """How training is spread. Resources, for a changed parameter would train again."""
     run = config["run"]["train"]
-    nodes, gpus, interface = (
-        run["nodes"],
-        run["gpus_per_node"],
-        run["network_interface"],
-    )
-    spread = {
-        "train_nodes": nodes,
-        "train_processes": run["processes_per_node"],
-        "train_network": f"--network-interface {interface}" if interface else "",
-    }
-    keys = (
-        "backend",
-        "max_restarts",
-        "workers",
-        "save_every",
-        "keep_checkpoints",
-        "log_every",
-        "chunk",
-        "bucket_cap_mb",
-    )
-    for key in (*keys, "validate_every", "timeout_seconds"):
-        spread[f"train_{key}"] = run[key]
+    nodes, gpus = run["nodes"], run["gpus_per_node"]
+    interface = run["network_interface"]
+    elsewhere = ("nodes", "gpus_per_node", "threads", "network_interface")
+    spread = {f"train_{key}": run[key] for key in run if key not in elsewhere}
     for key in ("bank_on_cpu", "gradient_as_bucket_view", "find_unused_parameters"):
         spread[f"train_{key}"] = int(run[key])
+    spread["train_nodes"] = nodes
+    spread["train_network"] = f"--network-interface {interface}" if interface else ""
     if nodes == 1:
         return spread | ({"gpu": gpus} if gpus else {})
     # More than one node: Slurm starts one launcher on each, which needs `mpi`; `gpu` would be

@@ -23,7 +23,7 @@ rule train:
         version=1,
     shell:
         "shown {log} python -m trainer.launch --nodes {resources.train_nodes}"
-        " --processes {resources.train_processes} --threads {threads}"
+        " --processes {resources.train_processes_per_node} --threads {threads}"
         " --backend {resources.train_backend} --max-restarts {resources.train_max_restarts}"
         " {resources.train_network} -- -m trainer.train --settings {input.settings}"
         " --plan results/plan --bags results/bags --shards results/shards"
