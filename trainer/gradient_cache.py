@@ -149,7 +149,9 @@ class GradientCache:
                 " cut: lower run.train.chunk"
             )
         halves = piece.part.halves()
-        self._halve(piece.part.clips.stop - piece.part.clips.start)
+        size = piece.part.clips.stop - piece.part.clips.start
+        if size <= self.chunk:
+            self._halve(size)
         for half in halves:
             half_piece = _Piece(half, piece.state, drew=False)
             self._add_gradients(batch, half_piece, d_clips_BD, d_captions_ND)
