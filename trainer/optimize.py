@@ -18,6 +18,8 @@ def make_optimizer(model: TwoTowers, settings: TrainSettings) -> torch.optim.Ada
     tables = {id(model.text.words.weight)}
     decayed, free = [], []
     for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
         matrix = parameter.ndim >= 2 and id(parameter) not in tables
         (decayed if matrix else free).append(parameter)
     groups = [

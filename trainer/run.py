@@ -24,11 +24,12 @@ from trainer.distributed import World, parallel
 from trainer.gradient_cache import GradientCache
 from trainer.guards import check_same_weights
 from trainer.memory_bank import MemoryBank
-from trainer.model import TwoTowers, build_model, save_model, start_from
+from trainer.model import TwoTowers, build_model, save_model
 from trainer.monitor import Meter
 from trainer.optimize import make_optimizer, make_scaler
-from trainer.preflight import describe_run, plan_run, read_words
+from trainer.preflight import check_device, describe_run, plan_run, read_words
 from trainer.settings import TrainSettings
+from trainer.start import start
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class Run:
     cache: GradientCache | None = None
     embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
     """This step's clips and captions, on their way to the bank."""
+    unused: list[str] | None = None
+    """Parameters that got no gradient."""
     step: int = 0
     """Finished optimizer steps."""
     samples: int = 0
@@ -70,15 +73,20 @@ class Run:
 def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
     """Open and check everything that a run needs; returns it with the run's identity."""
     settings = read_settings(TrainSettings, arguments.settings)
+    check_device(settings, world.device, chunk=arguments.chunk)
     shards = files_of_plan(Path(arguments.plan), Path(arguments.bags), Path(arguments.shards))
     index = open_index(shards)
     check_shards(index)
     words = read_words(arguments.vocabulary, index)
     schedule = plan_run(index, settings, world.size)
     identity = run_identity(settings, shards)
-    model = build_model(settings, feature_dim=index.feature_dim, num_words=len(words))
-    if settings.init_from:
-        start_from(model, settings.init_from, words)
+    model = build_model(
+        settings,
+        feature_dim=index.feature_dim,
+        num_words=len(words),
+        max_caption_words=index.metadata["max_caption_words"],
+    )
+    start(model, settings, words)
     model.to(world.device)
     data = StepData(shards, settings, schedule, rank=world.rank, size=world.size)
     if world.first:
@@ -133,6 +141,9 @@ def resume(run: Run) -> None:
 
 def save(run: Run) -> None:
     """Have rank 0 write a checkpoint of the finished steps."""
+    for buffer in run.model.buffers():  # a batch norm's means are each rank's own
+        if run.world.size > 1 and buffer.is_floating_point():
+            buffer.copy_(run.world.sum(buffer) / run.world.size)
     check_same_weights(run.world, run.model)
     if run.world.first:
         content = {

@@ -42,7 +42,7 @@ class TrainSettings:
     epochs: int
     """Passes over the training videos."""
     max_steps: int | None
-    """Stop after so many optimizer steps, or null."""
+    """Stop after so many optimizer steps, or null. 0: the model is what training starts from."""
     global_batch: int
     """Clips of an optimizer step over all ranks."""
     clips_per_video: int
@@ -140,7 +140,7 @@ class TrainSettings:
         if not self.bank_momentum < 1:
             raise ValueError(f"bank_momentum is {self.bank_momentum}, must lie in [0, 1)")
         if self.max_steps is not None:
-            _above("max_steps", self.max_steps, 0)
+            _above("max_steps", self.max_steps, -1)
         if self.global_batch % self.clips_per_video:
             raise ValueError(
                 f"global_batch {self.global_batch} is not a multiple of clips_per_video"

@@ -41,6 +41,8 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
             loss = _gradients(run, batch, header.counts_W3)
     except ValueError as error:
         stop_not_finite(world, run.folder, settings, batch, str(error))
+    if run.arguments.find_unused_parameters:
+        _name_unused(run)
     run.scaler.unscale_(run.optimizer)
     norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip))
     if norm < float("inf"):
@@ -57,6 +59,14 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
         )  # fmt: skip
     run.model.clamp_temperature()
     return loss, norm
+
+
+def _name_unused(run: Run) -> None:
+    """Say which parameters got no gradient, when that changes."""
+    unused = [n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused != run.unused and run.world.first:
+        logger.info("parameters without a gradient: %s", ", ".join(unused) or "none")
+    run.unused = unused
 
 
 def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
