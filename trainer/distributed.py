@@ -7,8 +7,10 @@ initialised. Tensors on a GPU travel over NCCL; headers, keys and files over glo
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ class World:
         padded[: len(rows)] = rows.detach()
         parts = [torch.empty_like(padded) for _ in counts]
         with self.exchange("gathering rows"):
-            dist.all_gather(parts, padded, group=self._group(rows))
+            dist.all_gather(parts, padded, group=self.group_of(rows))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def gather_integers(self, values: Sequence[int]) -> np.ndarray:
@@ -79,7 +81,7 @@ class World:
         total = values.detach().clone()
         if self.size > 1:
             with self.exchange("summing"):
-                dist.all_reduce(total, group=self._group(total))
+                dist.all_reduce(total, group=self.group_of(total))
         return total
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
@@ -87,7 +89,7 @@ class World:
         best = values.detach().clone()
         if self.size > 1:
             with self.exchange("comparing"):
-                dist.all_reduce(best, op=dist.ReduceOp.MAX, group=self._group(best))
+                dist.all_reduce(best, op=dist.ReduceOp.MAX, group=self.group_of(best))
         return best
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
@@ -144,7 +146,7 @@ class World:
                 f" ({first_line})"
             ) from None
 
-    def _group(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
+    def group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
         return None if tensor.is_cuda else self.cpu_group
 
 
@@ -250,6 +252,23 @@ def count_exchanges(model: nn.Module) -> list[int]:
 
     model.register_comm_hook(None, hook)
     return sent
+
+
+def exchange_rate(world: World, megabytes: int, repeats: int = 5) -> float:
+    """GB/s at which tensors of this size are summed over the ranks (size / best time)."""
+    if world.size == 1:
+        return math.inf
+    values = torch.zeros(megabytes * 2**18, device=world.device)
+    best = math.inf
+    for _ in range(repeats):
+        if values.is_cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        dist.all_reduce(values, group=world.group_of(values))
+        if values.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return values.numel() * values.element_size() / best / 1e9
 
 
 def without_exchange(model: nn.Module) -> AbstractContextManager:
