@@ -97,7 +97,9 @@ def mil_nce_loss(
         if normalize:
             clips_BD = functional.normalize(clips_BD, dim=1)
             captions_ND = functional.normalize(captions_ND, dim=1)
-        scale = 1 / torch.as_tensor(temperature, dtype=dtype, device=clips_BD.device)
+        if not isinstance(temperature, torch.Tensor):  # filled there: a copy would wait for a GPU
+            temperature = torch.full((), temperature, dtype=dtype, device=clips_BD.device)
+        scale = 1 / temperature.to(clips_BD.device, dtype)
         return _MilNce.apply(clips_BD * scale, captions_ND, scale, plan, past, largest)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from trainer.distributed import World
-from trainer.tiles import Block, make_block
+from trainer.tiles import Block, make_block, on_device
 
 NO_PAIRS = np.zeros((0, 2), np.int64)
 
@@ -110,10 +110,10 @@ def make_plan(
         clip_counts=counts_W3[:, 0].tolist(),
         caption_counts=counts_W3[:, 1].tolist(),
         num_valid=num_valid,
-        bag_BA=torch.from_numpy(np.where(filled_BA, bag_idx_BA, 0).astype(np.int64)).to(device),
-        filled_BA=torch.from_numpy(filled_BA).to(device),
-        clip_P=torch.from_numpy(i_P).to(device),
-        caption_P=torch.from_numpy(k_P).to(device),
+        bag_BA=on_device(np.where(filled_BA, bag_idx_BA, 0).astype(np.int64), device),
+        filled_BA=on_device(filled_BA, device),
+        clip_P=on_device(i_P, device),
+        caption_P=on_device(k_P, device),
         clips=clips,
         captions=captions,
         past_captions=past_captions,

@@ -104,9 +104,14 @@ def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
         meter=Meter(torch.zeros((), device=world.device)),
         scaler=make_scaler(settings, world.device),
         bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=bool(arguments.bank_on_cpu)),
-        slow=copy.deepcopy(model) if settings.bank_momentum else None,
+        slow=_slow_copy(model, settings),
     )
     return run, identity
+
+
+def _slow_copy(model: TwoTowers, settings: TrainSettings) -> TwoTowers | None:
+    has_bank = settings.bank_clips or settings.bank_captions
+    return copy.deepcopy(model) if has_bank and settings.bank_momentum else None
 
 
 def wrapped(run: Run) -> nn.Module:

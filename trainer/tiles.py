@@ -99,10 +99,17 @@ def make_block(
         number = rows // height * across + columns // width
         order = np.argsort(number, kind="stable")
         starts = np.searchsorted(number[order], np.arange(across * down + 1))
-        parts = (torch.from_numpy(a[order]).to(device) for a in (rows, columns))
-        return Pairs(starts, *parts, torch.from_numpy(order).to(device))
+        return Pairs(starts, *(on_device(a, device) for a in (rows[order], columns[order], order)))
 
     return Block(shape, (height, width), pairs(*positives), pairs(*blocked))
+
+
+def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array on a device, without waiting for what a GPU still does."""
+    tensor = torch.from_numpy(values)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def log_sums(rows_XD, columns_YD, block: Block, *, safe: bool, with_columns: bool = False):
