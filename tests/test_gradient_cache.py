@@ -13,7 +13,7 @@ from torch import nn
 
 from trainer import distributed
 from trainer.distributed import World
-from trainer.gradient_cache import GradientCache, is_out_of_memory, ranges
+from trainer.gradient_cache import DoesNotFit, GradientCache, is_out_of_memory, ranges
 from trainer.loss import mil_nce_loss
 
 BAG = 2
@@ -143,9 +143,9 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_result_stays(limit, caplog)
 
 
 def test_what_cannot_be_halved_is_one_line():
-    with pytest.raises(ValueError, match="not even one clip fits into memory"):
+    with pytest.raises(DoesNotFit, match="not even one clip fits into memory"):
         step(cache_of(Towers(fits=0).double()), batch_of())
-    with pytest.raises(ValueError, match=r"its dropout cannot be cut: lower run\.train\.chunk"):
+    with pytest.raises(DoesNotFit, match=r"its dropout cannot be cut: lower run\.train\.chunk"):
         step(cache_of(Towers(dropout=0.5, fits_with_graph=2).double()), batch_of())
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from trainer.preflight import check_device
 from trainer.step import follow, largest_similarity
 from trainer.train import main
 
+ROOT = Path(__file__).parents[1]
 BANK = {
     "bank_clips": 30, "bank_captions": 40, "bank_draw": "hardest", "bank_drawn": 20,
     "bank_warmup_steps": 1, "bank_momentum": 0.9,
@@ -89,21 +93,31 @@ def test_the_bank_adds_negatives_after_its_warm_up_and_is_resumed(tmp_path):
     assert_same(outcome(Results(tmp_path / "bank")), expected, 0)
 
 
+@pytest.mark.timeout(300)
 def test_two_ranks_with_bank_and_chunks_train_as_one(tmp_path):
     alone = trained(tmp_path / "alone", **BANK)
     results = results_with(tmp_path / "ranks", **BANK)
-    run_ranks(train_on_a_rank, 2, tmp_path / "ranks", tmp_path)
+    flags = {
+        "validate_every": 0, "chunk": 2, "bank_on_cpu": 1, "find_unused_parameters": 1,
+        "gradient_as_bucket_view": 0, "bucket_cap_mb": 1,
+    }  # fmt: skip
+    argv = [
+        sys.executable, "-m", "trainer.launch", "--processes", "2", "--threads", "2",
+        "--", "-m", "trainer.train", *results.train_arguments(**flags),
+    ]  # fmt: skip
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
     assert_same(outcome(results), alone, 5e-4)
 
 
-def train_on_a_rank(world: World, root) -> None:
-    """`main` joins the ranks itself; the rendezvous of the test has done its part."""
-    distributed.stop(world)
-    arguments = Results(root).train_arguments(
-        validate_every=0, chunk=1 + world.rank, bank_on_cpu=1, find_unused_parameters=1,
-        gradient_as_bucket_view=0, bucket_cap_mb=1,
-    )  # fmt: skip
-    main(arguments)
+def test_a_step_that_does_not_fit_says_what_to_set(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+    monkeypatch.setattr("trainer.step.mil_nce_loss", full)
+    line = "a step of 12 clips on a rank does not fit into memory: set run.train.chunk: 3"
+    with pytest.raises(OSError, match=line):
+        trained(tmp_path)
 
 
 def test_an_overflow_in_fp16_leaves_the_step_out_and_says_what_to_lower(tmp_path, caplog):

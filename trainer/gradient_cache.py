@@ -26,6 +26,10 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | float], torch.Tensor
 """Clips [B, D], captions [N, D] and temperature to a loss []."""
 
 
+class DoesNotFit(OSError):
+    """Memory ran out on this rank, and no smaller piece can be tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Some of a batch's clips and some of its captions."""
@@ -144,7 +148,7 @@ class GradientCache:
     def _split(self, batch, piece: _Piece, d_clips_BD, d_captions_ND) -> None:
         """Go on with two halves, unless the chunk's random draws would then differ."""
         if piece.drew:
-            raise ValueError(
+            raise DoesNotFit(
                 f"a chunk of {self.chunk} clips does not fit into memory and its dropout cannot be"
                 " cut: lower run.train.chunk"
             )
@@ -159,7 +163,7 @@ class GradientCache:
     def _halve(self, num_clips: int) -> None:
         used = min(self.chunk, num_clips)
         if used <= 1:
-            raise ValueError("not even one clip fits into memory: the towers are too large for it")
+            raise DoesNotFit("not even one clip fits into memory: the towers are too large for it")
         self.chunk = (used + 1) // 2
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

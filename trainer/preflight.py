@@ -178,7 +178,7 @@ def _describe_first_step(data: StepData, num_ranks: int) -> None:
 def estimate_memory(
     settings: TrainSettings, batch: Batch, num_ranks: int, *, feature_dim: int, num_words: int
 ) -> dict[str, float]:
-    """Bytes of a rank in a step that is like this global batch; measured within a third.
+    """Bytes of a rank in a step that is like this global batch; rough, rather too many.
 
     loss: all embeddings and their own gradients, two tiles; text: words, fc1 of distinct words and
     the hidden rows of captions, each with its gradient; weights: four times, with AdamW's moments.

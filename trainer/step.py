@@ -12,7 +12,7 @@ from torch import nn
 
 from trainer.data import Batch
 from trainer.distributed import without_exchange
-from trainer.gradient_cache import GradientCache
+from trainer.gradient_cache import DoesNotFit, GradientCache, is_out_of_memory
 from trainer.guards import Header, stop_not_finite
 from trainer.loss import mil_nce_loss
 from trainer.model import TwoTowers
@@ -92,12 +92,20 @@ def _gradients_of(run: Run, batch: Batch, counts_W3: np.ndarray, *, share: float
         return _cache(run).step(
             batch, len(batch.clip_ids_B), len(batch.caption_ids_N), loss_of, run.scaler.scale
         )
-    with _precision(run):
-        clips_BD, captions_ND, temperature = run.parallel(
-            *tower_input(batch, None, run.world.device)
-        )
-    loss = loss_of(clips_BD, captions_ND, temperature)
-    run.scaler.scale(loss).backward()
+    try:
+        with _precision(run):
+            clips_BD, captions_ND, temperature = run.parallel(
+                *tower_input(batch, None, run.world.device)
+            )
+        loss = loss_of(clips_BD, captions_ND, temperature)
+        run.scaler.scale(loss).backward()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DoesNotFit(
+            f"a step of {len(batch.clip_ids_B)} clips on a rank does not fit into memory: set"
+            f" run.train.chunk: {max(1, len(batch.clip_ids_B) // 4)}, which changes no result"
+        ) from None
     return loss.detach()
 
 
