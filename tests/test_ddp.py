@@ -146,7 +146,7 @@ def all_cases(world: World, size: int) -> dict:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_ranks_equal_one_process(size, tmp_path):
     expected = all_cases(World.alone(), size)
-    found = run_ranks(all_cases, size, size, tmp_path, seconds=120)
+    found = run_ranks(all_cases, size, size, tmp_path, seconds=240)
     for (name, dtype), alone in expected.items():
         tolerance = 1e-12 if dtype == torch.float64 else 2e-5
         tolerance *= CASES[name].get("loose", 1)

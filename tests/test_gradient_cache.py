@@ -187,7 +187,7 @@ def test_ranks_with_different_chunks_equal_one_process_with_one_exchange_a_step(
         losses.append(uncached(batch, model)[0].item())
         optimizer.step()
     numbers = sum(p.numel() for p in model.parameters())
-    for found in run_ranks(on_a_rank, size, [1, 3, 2, 100], tmp_path):
+    for found in run_ranks(on_a_rank, size, [1, 3, 2, 100], tmp_path, seconds=180):
         assert np.allclose(found["losses"], losses, rtol=0, atol=1e-12)
         for name, value in model.state_dict().items():
             assert (found["state"][name] - value).abs().max() <= 1e-12, name

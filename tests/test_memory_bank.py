@@ -112,7 +112,7 @@ def all_cases(world: World, _: object) -> dict:
 
 
 def test_two_ranks_hold_the_same_bank_and_equal_one_process(tmp_path):
-    found = run_ranks(all_cases, 2, None, tmp_path)
+    found = run_ranks(all_cases, 2, None, tmp_path, seconds=180)
     for name, alone in all_cases(World.alone(), None).items():
         for rank in found:
             assert np.allclose(rank[name]["losses"], alone["losses"], rtol=0, atol=1e-12), name

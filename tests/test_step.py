@@ -195,7 +195,7 @@ def compressed(world: World, _: object) -> dict:
 
 
 def test_compressed_gradients_are_rounded_and_equal_on_all_ranks(tmp_path):
-    first, second = run_ranks(compressed, 2, None, tmp_path)
+    first, second = run_ranks(compressed, 2, None, tmp_path, seconds=180)
     for hook, error in (("none", 0.0), ("fp16_compress", 2**-9)):
         assert torch.equal(first[hook], second[hook])
         exact = first["none"]
