@@ -103,7 +103,7 @@ def gather(results: Path, worst_videos: int) -> Facts:
     index = pd.concat(tables)
     bag_files = [results / f"bags/{name}.npz" for name in names]
     metrics = _metrics(results / "train/metrics.jsonl")
-    tested = results / "evaluate/retrieval.json"
+    tested = results / "evaluate/heldout.json"
     return Facts(
         videos=_videos(results, names, index, worst_videos),
         captions=read_caption_summary(results / "captions/summary.json"),

@@ -94,7 +94,7 @@ def tiny(tmp_path: Path) -> TinyResults:
     entries += [{"step": step, "split": "val", "R@10": step / 80} for step in (20, 40)]
     lines = "".join(json.dumps(entry) + "\n" for entry in entries)
     write_text(tmp_path / "train/metrics.jsonl", lines)
-    write_json(tmp_path / "evaluate/retrieval.json", retrieval())
+    write_json(tmp_path / "evaluate/heldout.json", retrieval())
     return made
 
 
@@ -126,7 +126,7 @@ def test_a_ceiling_is_told_only_where_equal_texts_lower_it(tiny):
     assert "even a perfect model" in make_page(tiny)
     found = retrieval()
     found["ceiling"] = {name: {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0} for name in report.DIRECTIONS}
-    write_json(tiny.root / "evaluate/retrieval.json", found)
+    write_json(tiny.root / "evaluate/heldout.json", found)
     assert "even a perfect model" not in make_page(tiny)
 
 
@@ -186,7 +186,7 @@ def test_charts_take_their_inks_from_the_page(tiny):
 def test_text_from_data_is_escaped_everywhere(tiny):
     columns = ["video_id", "path", "stage", "reason", "message"]
     write_csv(tiny.root / "rejected.csv", columns, [(EVIL, EVIL, "encode", EVIL, EVIL)])
-    write_json(tiny.root / "evaluate/retrieval.json", retrieval(EVIL))
+    write_json(tiny.root / "evaluate/heldout.json", retrieval(EVIL))
     write_json(tiny.root / "settings/bags.json", {"anchor": EVIL})
     page = make_page(tiny, title=EVIL)
     assert "<script" not in page

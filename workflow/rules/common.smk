@@ -195,6 +195,24 @@ def given(section, key):
     return [] if value in (None, "random") else [value]
 
 
+def protocols():
+    """The names of the tests."""
+    return sorted(
+        name for name, keys in config["evaluate"]["protocols"].items() if keys
+    )
+
+
+def test_results(wildcards=None):
+    """The result of every test."""
+    return [f"results/evaluate/{name}.json" for name in protocols()]
+
+
+def test_lists(wildcards):
+    """The list of a test's clips, if it names one."""
+    keys = config["evaluate"]["protocols"].get(wildcards.protocol) or {}
+    return [keys["clips"]] if keys.get("clips") else []
+
+
 def train_resources():
     """How training is spread. Resources, for a changed parameter would train again."""
     run = config["run"]["train"]

@@ -7,7 +7,7 @@ rule report:
         "results/captions/summary.json",
         "results/rejected.csv",
         "results/train/metrics.jsonl",
-        "results/evaluate/retrieval.json",
+        test_results,
         settings="results/settings/report.json",
     output:
         report(
