@@ -45,7 +45,7 @@ def data(tmp_path_factory) -> Path:
 
 def test_there_are_commands_to_check():
     assert {"pipeline.plan", "pipeline.encode", "trainer.launch", "trainer.train"} <= set(COMMANDS)
-    assert len(COMMANDS) == 12
+    assert len(COMMANDS) == 13
     assert {"--manifest", "--index", "--device"} <= COMMANDS["pipeline.encode"]
 
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RATE = 8
 SECONDS = 8
 TARGETS = {"default", "all", "features", "all_manifest", "all_captions", "all_encode", "all_bags"}
+TARGETS |= {"all_embeddings"}
 DOWNSTREAM = ["train", "evaluate", "report"]
 WORDS = ("stir", "fold", "chop", "pour", "whisk", "bake", "slice", "mix", "knead", "roast", "peel")
 _JOB = re.compile(

@@ -24,6 +24,7 @@ STAGE_FILES = {
     "captions": "results/captions/{shard}.parquet",
     "encode": "results/shards/{shard}.tar",
     "bags": "results/bags/{shard}.npz",
+    "embeddings": "results/embeddings/{shard}.npy",
 }
 KNOWN_SHARDS = set()
 DEMO_FOLDER = "results/demo"
