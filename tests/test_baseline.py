@@ -98,11 +98,18 @@ def test_features_of_the_last_layer_are_taken_as_they_are():
 
 
 def test_without_those_weights_the_towers_before_training_are_the_baseline(tiny):
-    result = run_evaluate(tiny)
-    assert result["baseline"]["name"].startswith("random projection")
-    # The model's weights are those of its seed here, so that both must agree.
+    before = run_evaluate(tiny)
+    assert before["baseline"]["name"].startswith("random projection")
+    # The model's weights are still those of its seed, so both must agree.
     for key in ("text_to_video", "video_to_text", "interval"):
-        assert result["baseline"][key] == result[key]
+        assert before["baseline"][key] == before[key]
+    trained = build_model(replace(TRAIN, seed=5), feature_dim=FEATURE_DIM, num_words=len(WORDS))
+    trained.settings = TRAIN
+    recipe = replace(RECIPE, weights_sha256=sha256_of_file(tiny.root / "weights.pth"))
+    save_tiny(tiny, trained, recipe=recipe.to_dict())
+    after = run_evaluate(tiny)
+    assert after["baseline"] == before["baseline"]
+    assert after["queries"] != before["queries"]
 
 
 def test_weights_of_other_features_are_refused(tiny):

@@ -9,6 +9,7 @@ row, H text hidden, D numbers of an embedding.
 
 from __future__ import annotations
 
+import copy
 import re
 import zipfile
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch.nn import functional
 
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.recipe import Recipe
-from trainer.model import TwoTowers, build_model
+from trainer.model import TwoTowers
 
 NAMES = ("text_module.word_embd.weight", "text_module.fc1.weight", "text_module.fc1.bias",
          "text_module.fc2.weight", "text_module.fc2.bias", "fc.weight", "fc.bias")  # fmt: skip
@@ -92,13 +93,15 @@ def encoder_space(weights: str, words: str, recipe: Recipe) -> EncoderSpace:
     return EncoderSpace(_read_state(weights), _read_words(words))
 
 
-def untrained(model: TwoTowers, content: dict) -> TwoTowers:
-    """The model before its training: random projections of features and of words, by its seed."""
-    return build_model(
-        model.settings,
-        feature_dim=content["recipe"]["feature_dim"],
-        num_words=len(content["vocabulary"]),
-    ).eval()
+def untrained(model: TwoTowers) -> TwoTowers:
+    """A model of the same shape with random weights of its seed: what training started from."""
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(model.settings.seed)
+        for module in fresh.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+    return fresh.eval()
 
 
 def _read_state(path: str) -> dict[str, torch.Tensor]:

@@ -86,7 +86,7 @@ def measure_baseline(
 ) -> dict:
     """The same test without anything learned here."""
     if settings.baseline_weights is None:
-        ranks = rank_model(untrained(model, content), pairs, shards)
+        ranks = rank_model(untrained(model), pairs, shards)
         name = "random projection of the frozen features and of the words"
         return {"name": name, "seed": model.settings.seed, **ranks.summary()}
     recipe = Recipe.from_dict(content["recipe"])

@@ -9,6 +9,8 @@ rule embeddings:
         index="results/embeddings/{shard}.parquet",
     log:
         "logs/embeddings/{shard}.log",
+    benchmark:
+        "results/benchmarks/embeddings/{shard}.tsv"
     conda:
         "../../environment.yml"
     params:

@@ -17,6 +17,8 @@ rule evaluate:
         ),
     log:
         "logs/evaluate/{protocol}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{protocol}.tsv"
     conda:
         "../../environment.yml"
     params:
