@@ -99,7 +99,7 @@ def test_features_of_the_last_layer_are_taken_as_they_are():
 
 def test_without_those_weights_the_towers_before_training_are_the_baseline(tiny):
     before = run_evaluate(tiny)
-    assert before["baseline"]["name"].startswith("random projection")
+    assert before["baseline"]["name"].startswith("a random projection")
     # The model's weights are still those of its seed, so both must agree.
     for key in ("text_to_video", "video_to_text", "interval"):
         assert before["baseline"][key] == before[key]

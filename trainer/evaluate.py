@@ -87,7 +87,7 @@ def measure_baseline(
     """The same test without anything learned here."""
     if settings.baseline_weights is None:
         ranks = rank_model(untrained(model), pairs, shards)
-        name = "random projection of the frozen features and of the words"
+        name = "a random projection of the frozen features and of the words"
         return {"name": name, "seed": model.settings.seed, **ranks.summary()}
     recipe = Recipe.from_dict(content["recipe"])
     space = encoder_space(settings.baseline_weights, settings.baseline_words, recipe)
