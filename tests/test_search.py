@@ -89,6 +89,11 @@ def test_a_small_k_gives_the_first_of_a_large_one(tiny):
     assert run_search(tiny, "egg", k=2)["hits"] == run_search(tiny, "egg", k=9)["hits"][:2]
 
 
+def test_distinct_hits_of_the_command_are_the_best_moments(tiny):
+    # The clips of these videos do not overlap.
+    assert run_search(tiny, "egg", "--distinct")["hits"] == run_search(tiny, "egg")["hits"]
+
+
 def test_embeddings_are_made_once_and_again_for_another_model(tiny, caplog):
     caplog.set_level("INFO")
     run_search(tiny, "egg")

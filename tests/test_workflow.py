@@ -88,7 +88,7 @@ def test_style_of_the_workflow():
 def test_profiles_dry_run(data):
     for profile in PROFILES:
         run = snakemake(data, "--dry-run", "--profile", str(profile.parent))
-        assert {"plan", "train", "evaluate", "report"} <= set(run.jobs), profile
+        assert {"plan", "train", "evaluate heldout", "report"} <= set(run.jobs), profile
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.parent.name)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.formats.embeddings import ClipEmbeddings
+
 ROWS_AT_ONCE = 65_536
 """Vectors that are compared at once, which bounds the memory."""
 
@@ -55,3 +57,30 @@ def best_rows(query_D: np.ndarray, vectors: Iterable[np.ndarray], k: int) -> lis
         ]
         best = merge_best(best, found, k)
     return best
+
+
+def best_moments(query_D: np.ndarray, shards: list[ClipEmbeddings], k: int) -> list[Scored]:
+    """The best k clips of which none overlaps a better one by half; fewer where no more are left.
+
+    Whether a clip stays depends on better ones alone, so the start of the list is enough.
+    """
+    total = sum(len(shard.video_ids) for shard in shards)
+    looked = 0
+    kept: list[Scored] = []
+    while len(kept) < k and looked < total:
+        looked = min(total, max(4 * k, 4 * looked))
+        kept = []
+        for one in best_rows(query_D, [shard.vectors_CD for shard in shards], looked):
+            if not any(_overlap(shards, one, other) for other in kept):
+                kept.append(one)
+    return kept[:k]
+
+
+def _overlap(shards: list[ClipEmbeddings], one: Scored, other: Scored) -> bool:
+    """Whether two clips of a video share more than half of the shorter one."""
+    a, b = shards[one.place[0]], shards[other.place[0]]
+    i, j = one.place[1], other.place[1]
+    if a.video_ids[i] != b.video_ids[j]:
+        return False
+    shared = min(a.ends[i], b.ends[j]) - max(a.starts[i], b.starts[j])
+    return shared > min(a.ends[i] - a.starts[i], b.ends[j] - b.starts[j]) / 2

@@ -28,7 +28,7 @@ from pipeline.vocabulary import encode_caption, tokenize
 from trainer.cli import run
 from trainer.clip_embeddings import OpenModel, embedding_files, fresh_embeddings, open_model
 from trainer.found import FORMAT, Library, open_library, table
-from trainer.nearest import ROWS_AT_ONCE, Scored, best_rows, merge_best
+from trainer.nearest import ROWS_AT_ONCE, Scored, best_moments, best_rows, merge_best
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,10 @@ def embed_query(opened: OpenModel, text: str) -> tuple[np.ndarray, list[str]]:
     return opened.model.embed_captions(torch.tensor([tokens]))[0].numpy(), unknown
 
 
-def find_clips(opened: OpenModel, library: Library, text: str, k: int) -> dict:
-    """The k clips nearest to a text.
+def find_clips(
+    opened: OpenModel, library: Library, text: str, k: int, *, distinct: bool = False
+) -> dict:
+    """The k clips nearest to a text; `distinct` as in `best_moments`.
 
     Raises:
         ValueError: as `embed_query`, or there are fewer clips than k.
@@ -65,7 +67,10 @@ def find_clips(opened: OpenModel, library: Library, text: str, k: int) -> dict:
     ]
     total = sum(len(shard.video_ids) for shard in shards)
     check_k(k, total, "clips")
-    best = best_rows(query_D, [shard.vectors_CD for shard in shards], k)
+    if distinct:
+        best = best_moments(query_D, shards, k)
+    else:
+        best = best_rows(query_D, [shard.vectors_CD for shard in shards], k)
     hits = []
     for one in best:
         shard, row = shards[one.place[0]], one.place[1]
@@ -162,7 +167,7 @@ def search(args: argparse.Namespace) -> dict:
     library = open_library(args.results or args.model.parent.parent)
     check_vocabulary(opened, library)
     if args.query is not None:
-        found = find_clips(opened, library, args.query, args.k)
+        found = find_clips(opened, library, args.query, args.k, distinct=args.distinct)
     else:
         found = find_captions(opened, library, args.video, args.at, args.k)
     model = {"sha256": opened.sha256, "step": opened.content["step"]}
@@ -180,6 +185,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--video", help="look from a clip of this video")
     parser.add_argument("--at", type=float, help="the moment in it, in seconds")
     parser.add_argument("-k", type=int, default=10, help="how many to find")
+    parser.add_argument(
+        "--distinct", action="store_true", help="leave out clips that overlap a better one by half"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--output", type=Path, help="also write the JSON to this file")
     return parser.parse_args(argv)

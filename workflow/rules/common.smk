@@ -180,22 +180,6 @@ def each_shard(stage):
     ]
 
 
-def planned(suffix):
-    """An input function: the shard's list in the plan."""
-
-    def path(wildcards):
-        plan = checkpoints.plan.get().output.plan
-        return f"{plan}/{wildcards.shard}{suffix}"
-
-    return path
-
-
-def given(section, key):
-    """The file that an optional key names, as a list of one or no input."""
-    value = config[section][key]
-    return [] if value in (None, "random") else [value]
-
-
 def protocols():
     """The names of the tests."""
     return sorted(
@@ -212,6 +196,22 @@ def test_lists(wildcards):
     """The list of a test's clips, if it names one."""
     keys = config["evaluate"]["protocols"].get(wildcards.protocol) or {}
     return [keys["clips"]] if keys.get("clips") else []
+
+
+def planned(suffix):
+    """An input function: the shard's list in the plan."""
+
+    def path(wildcards):
+        plan = checkpoints.plan.get().output.plan
+        return f"{plan}/{wildcards.shard}{suffix}"
+
+    return path
+
+
+def given(section, key):
+    """The file that an optional key names, as a list of one or no input."""
+    value = config[section][key]
+    return [] if value in (None, "random") else [value]
 
 
 def train_resources():
