@@ -109,14 +109,17 @@ def draw_charts(facts: Facts) -> dict[str, str]:
     made["validation"] = charts.curves(
         "validation",
         {
-            "R@10": [(s, 100 * v) for s, v in _series(facts.validations, "R@10")],
-            "chance": [
-                (e["step"], 100 * min(1.0, 10 / e["clips"]))
-                for e in facts.validations
-                if e.get("clips")
+            **{
+                key: [(s, 100 * v) for s, v in _series(facts.validations, key)]
+                for key in ("R@10", "R@5", "R@1")
+            },
+            "chance of R@10": [
+                (entry["step"], 100 * min(1.0, 10 / entry["clips"]))
+                for entry in facts.validations
+                if entry.get("clips")
             ],
         },
-        title="R@10 on the validation split",
+        title="Retrieval on the validation split",
         x="step",
         y="found (% of queries)",
     )

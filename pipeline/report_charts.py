@@ -78,9 +78,9 @@ def curve(
 def curves(
     name: str, groups: dict[str, list[tuple[float, float]]], *, title: str, x: str, y: str
 ) -> str:
-    """Up to three lines through the points of each group: solid, dashed, dotted."""
+    """Up to four lines through the points of each group, told apart by their strokes too."""
     thinned = {label: _thinned(points) for label, points in groups.items() if points}
-    styles = [(FIRST, "-"), (SECOND, "--"), (INK, ":")]
+    styles = [(FIRST, "-"), (SECOND, "--"), (FIRST, "-."), (INK, ":")]
 
     def draw(axes: Axes) -> None:
         for (label, points), (color, line) in zip(thinned.items(), styles, strict=False):
@@ -90,7 +90,7 @@ def curves(
         axes.set(title=title, xlabel=x, ylabel=y)
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=9)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, fontsize=9)
 
     if not thinned:
         return ""

@@ -50,7 +50,12 @@ FRAME = """<!DOCTYPE html><title>frame</title><body style="margin:0">
 @pytest.fixture(scope="module")
 def chromium() -> str:
     """The browser's command."""
-    for name in (os.environ.get("BAGPIPE_CHROMIUM"), "chromium", "chromium-browser"):
+    for name in (
+        os.environ.get("BAGPIPE_CHROMIUM"),
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+    ):
         if name and (command := shutil.which(name)):
             return command
     pytest.skip("no chromium found: apt-get install chromium, or set BAGPIPE_CHROMIUM")
