@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainer import evaluate
 from trainer.clip_list import PUBLISHED_PAIRS, read_test_rows
 from trainer.model import build_model, load_model, save_model
 from trainer.protocol import MAX_VAL_PAIRS, rows_of_span, window_rows, window_starts
+from trainer.retrieval import ceilings
 from trainer.settings import EvaluateSettings, TrainSettings
 
 TRAIN = TrainSettings(
@@ -357,6 +359,12 @@ def test_the_published_lists_read_whole(real_data):
     assert len(youcook) == PUBLISHED_PAIRS["youcook2"]
     assert youcook[0].video_id == "xHr8X2Wpmno"
     assert (youcook[0].start, youcook[0].end) == (47.0, 60.0)
+    counts = Counter(row.text for row in youcook)
+    # 141 of its rows share their text with another one.
+    assert sum(count for count in counts.values() if count > 1) == 141
+    limits = ceilings(np.array([counts[row.text] for row in youcook]))
+    assert limits["text_to_video"]["R@1"] == pytest.approx(len(counts) / len(youcook))
+    assert limits["text_to_video"]["R@1"] == pytest.approx(0.977, abs=5e-4)
     msrvtt = read_test_rows(folder / "msrvtt_test.csv")
     assert len(msrvtt) == PUBLISHED_PAIRS["msrvtt"]
     assert msrvtt[1].text == "a little girl does gymnastics"
