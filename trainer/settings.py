@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from pipeline.formats.settings import read_settings
+from pipeline.formats.settings import read_settings, settings_from
 from trainer.cli import run
 
 
@@ -154,17 +154,53 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateSettings:
-    """What the trained model is tested on."""
+class ProtocolSettings:
+    """One test: which texts and clips, and how a clip is looked at."""
 
     clips: str | None
-    """A CSV of video_id,start,end,text with true times, or null: the captions of the val split."""
+    """A list of test clips with true times, or null: the captions of the val split."""
+    num_windows: int | None
+    """Windows spread over a clip and averaged, or null: all its feature rows, pooled."""
     max_missing: float
     """Largest fraction of its rows whose video has no features."""
 
     def __post_init__(self) -> None:
+        if self.num_windows is not None:
+            _above("num_windows", self.num_windows, 0)
         if not 0 <= self.max_missing <= 1:
             raise ValueError(f"max_missing is {self.max_missing}, must lie in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSettings:
+    """What the trained model is tested on, and what it is compared with."""
+
+    protocols: dict[str, ProtocolSettings | None]
+    """By name; null leaves one out."""
+    baseline_weights: str | None
+    """The encoder's weights file, whose text tower makes the baseline, or null."""
+    baseline_words: str | None
+    """The list of that text tower's words, or null."""
+
+    def __post_init__(self) -> None:
+        made = {
+            name: settings_from(ProtocolSettings, values, where=f"protocols.{name}")
+            if isinstance(values, dict)
+            else values
+            for name, values in self.protocols.items()
+        }
+        object.__setattr__(self, "protocols", made)
+        if (self.baseline_weights is None) != (self.baseline_words is None):
+            raise ValueError("baseline_weights and baseline_words are given both or not at all")
+
+    def protocol(self, name: str) -> ProtocolSettings:
+        """The test of that name; an unknown one raises `ValueError`."""
+        known = [key for key, value in self.protocols.items() if value is not None]
+        if name not in known:
+            raise ValueError(
+                f"protocol {name!r} is not in evaluate.protocols: {', '.join(known) or 'none'}"
+            )
+        return self.protocols[name]
 
 
 SECTIONS = {

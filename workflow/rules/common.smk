@@ -24,6 +24,7 @@ STAGE_FILES = {
     "captions": "results/captions/{shard}.parquet",
     "encode": "results/shards/{shard}.tar",
     "bags": "results/bags/{shard}.npz",
+    "embeddings": "results/embeddings/{shard}.npy",
 }
 KNOWN_SHARDS = set()
 DEMO_FOLDER = "results/demo"
@@ -177,6 +178,24 @@ def each_shard(stage):
     return lambda wildcards: [
         STAGE_FILES[stage].format(shard=name) for name in planned_shards()
     ]
+
+
+def protocols():
+    """The names of the tests."""
+    return sorted(
+        name for name, keys in config["evaluate"]["protocols"].items() if keys
+    )
+
+
+def test_results(wildcards=None):
+    """The result of every test."""
+    return [f"results/evaluate/{name}.json" for name in protocols()]
+
+
+def test_lists(wildcards):
+    """The list of a test's clips, if it names one."""
+    keys = config["evaluate"]["protocols"].get(wildcards.protocol) or {}
+    return [keys["clips"]] if keys.get("clips") else []
 
 
 def planned(suffix):

@@ -14,6 +14,8 @@ rule train:
         metrics="results/train/metrics.jsonl",
     log:
         "logs/train/train.log",
+    benchmark:
+        "results/benchmarks/train/train.tsv"
     conda:
         "../../environment.yml"
     threads: config["run"]["train"]["threads"]
