@@ -4,6 +4,10 @@ Each process has a keeper, a thread here that hands it one video at a time over 
 and passes on what comes back. A pipe ends when its process does, so a killed process is noticed at
 once; a queue between processes would keep its lock for ever. What waits is bounded: keepers wait
 when the queue is full, and their processes wait for them.
+
+A keeper also keeps its video's time budget, by killing the process: libav can loop for ever without
+letting go of the interpreter, so nothing inside the process could. Only time spent waiting for the
+process counts, so a slow network costs no video its place.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ import multiprocessing
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from pipeline.decoding import Event, Failed, Finished, Job, decode_video
+from pipeline.decoding import Event, Failed, Finished, Job, Started, decode_video
 from pipeline.formats.manifest import Reason
 from pipeline.formats.recipe import Sampling
 from pipeline.pixels import Geometry
@@ -26,23 +32,60 @@ TRIES = 2
 """Of a video whose process dies."""
 PATIENCE_SECONDS = 0.2
 """How often waiting threads look whether they should stop."""
+START_SECONDS = 300.0
+"""That a process may take until its first event: a busy machine, a slow disk full of libraries."""
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a decoding process may use up."""
+
+    video_seconds: float
+    """Wall time for any video..."""
+    factor: float
+    """...and for each second that it declares to last."""
+    videos_per_worker: int
+    """A process is replaced after so many videos, and what it leaked is gone."""
+
+    def __post_init__(self) -> None:
+        if self.video_seconds <= 0 or self.factor < 0 or self.videos_per_worker < 1:
+            raise ValueError(f"limits of decoding must be positive, found {self}")
+
+    def budget(self, job: Job) -> float:
+        """Seconds that a video may take."""
+        return self.video_seconds + self.factor * max(0.0, job.declared_seconds)
+
+
+USUAL_LIMITS = Limits(video_seconds=120.0, factor=2.0, videos_per_worker=200)
+"""Those of config/config.yaml: half of real time at the slowest, which 8K reaches on one core."""
+
+
+class _OutOfTime(Exception):
+    """A video took longer than its budget."""
+
+
 def decode_all(
-    jobs: list[Job], sampling: Sampling, geometry: Geometry, *, workers: int, waiting_windows: int
+    jobs: list[Job],
+    sampling: Sampling,
+    geometry: Geometry,
+    *,
+    workers: int,
+    waiting_windows: int,
+    limits: Limits = USUAL_LIMITS,
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
-    `workers` processes decode (0: this one), and at most about `waiting_windows` windows wait. When
-    the iterator is closed, also by an exception, the processes are killed.
+    `workers` processes decode (0: this one, where nothing can keep `limits`), and at most about
+    `waiting_windows` windows wait. When the iterator is closed, also by an exception, the processes
+    are killed.
     """
     if not workers:
         for job in jobs:
             yield from decode_video(job, sampling, geometry)
         return
-    pool = _Pool(jobs, sampling, geometry, waiting_windows)
+    pool = _Pool(jobs, (sampling, geometry), waiting_windows, limits)
     with ThreadPoolExecutor(workers) as threads:
         try:
             keepers = [threads.submit(pool.keep) for _ in range(min(workers, len(jobs)))]
@@ -68,11 +111,13 @@ def _serve(connection: Connection, sampling: Sampling, geometry: Geometry) -> No
 class _Pool:
     """What the keepers share."""
 
-    def __init__(self, jobs: list[Job], sampling: Sampling, geometry: Geometry, waiting: int):
+    def __init__(
+        self, jobs: list[Job], what: tuple[Sampling, Geometry], waiting: int, limits: Limits
+    ):
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             self.jobs.put(job)
-        self.what = (sampling, geometry)
+        self.what, self.limits = what, limits
         self.waiting: queue.Queue[Event | None] = queue.Queue(maxsize=waiting)
         self.stopping = threading.Event()
         self.lock = threading.Lock()
@@ -101,6 +146,9 @@ class _Pool:
             while not self.stopping.is_set():
                 job = self.jobs.get_nowait()
                 worker = self._see_through(job, worker)
+                if worker is not None and worker.num_videos >= self.limits.videos_per_worker:
+                    worker.close()
+                    worker = None
         except queue.Empty:
             pass
         finally:
@@ -113,8 +161,14 @@ class _Pool:
         exit_code = None
         for attempt in range(1, TRIES + 1):
             worker = worker or self._start()
-            if worker is None or self._relay(job, worker):
-                return worker
+            try:
+                if worker is None or self._relay(job, worker):
+                    return worker
+            except _OutOfTime as fault:
+                worker.process.kill()
+                worker.close()
+                self._pass_on(Failed(job.number, Reason.TIMEOUT, str(fault)))
+                return None
             exit_code = worker.close()
             worker = None
             if self.stopping.is_set():
@@ -136,13 +190,21 @@ class _Pool:
             return worker
 
     def _relay(self, job: Job, worker: _Worker) -> bool:
-        """Pass on a video's events; False when the process died over it."""
+        """Pass on a video's events; False when the process died over it.
+
+        Raises:
+            _OutOfTime: the video's budget is spent.
+        """
+        budget = self.limits.budget(job)
+        left = START_SECONDS
         try:
             worker.connection.send(job)
             while True:
-                event = worker.connection.recv()
+                event, waited = _next_event(worker.connection, left, budget)
+                left = budget if isinstance(event, Started) else left - waited
                 self._pass_on(event)
                 if isinstance(event, Finished | Failed):
+                    worker.num_videos += 1
                     return True
         except (EOFError, OSError):
             return False
@@ -156,6 +218,18 @@ class _Pool:
         return None
 
 
+def _next_event(connection: Connection, left: float, budget: float) -> tuple[Event, float]:
+    """The next event and how long it was waited for; `_OutOfTime` after `left` seconds."""
+    began = time.monotonic()
+    if not connection.poll(max(left, 0.0)):
+        raise _OutOfTime(
+            f"decoding took longer than its budget of {budget:.0f} s"
+            " (run.encode.video_timeout_seconds and video_timeout_factor)"
+        )
+    event = connection.recv()
+    return event, time.monotonic() - began
+
+
 class _Worker:
     """A decoding process and our end of its pipe."""
 
@@ -165,6 +239,7 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         arguments = (theirs, sampling, geometry)
         self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.num_videos = 0
         self.process.start()
         theirs.close()
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.cli import run
+from pipeline.decode_pool import USUAL_LIMITS, Limits
 
 
 @contextmanager
@@ -32,6 +33,38 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The flags of `decode_pool.Limits`."""
+    usual = USUAL_LIMITS
+    parser.add_argument(
+        "--video-timeout-seconds",
+        type=float,
+        default=usual.video_seconds,
+        help="a video whose decoding takes longer ends as timeout...",
+    )
+    parser.add_argument(
+        "--video-timeout-factor",
+        type=float,
+        default=usual.factor,
+        help="...plus so many seconds for each second that it lasts",
+    )
+    parser.add_argument(
+        "--videos-per-worker",
+        type=int,
+        default=usual.videos_per_worker,
+        help="a decoding process is replaced after so many videos",
+    )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """What one video may cost."""
+    return Limits(
+        video_seconds=options.video_timeout_seconds,
+        factor=options.video_timeout_factor,
+        videos_per_worker=options.videos_per_worker,
+    )
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -46,6 +79,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8, help="windows in one batch")
     parser.add_argument("--workers", type=int, default=1, help="decoding processes; 0: none")
     parser.add_argument("--threads", type=int, default=2, help="threads of the network on a CPU")
+    add_limits(parser)
     options = parser.parse_args(argv)
     for name, low in (("batch", 1), ("workers", 0), ("threads", 1)):
         if getattr(options, name) < low:
@@ -69,6 +103,7 @@ def main(argv: list[str] | None = None) -> None:
             device=choose_device(options.device),
             batch=options.batch,
             workers=options.workers,
+            limits=limits_of(options),
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.decode_pool import decode_all
+from pipeline.decode_pool import USUAL_LIMITS, Limits, decode_all
 from pipeline.decoding import Event, Finished, Job, Started, Window
 from pipeline.encode_progress import Progress
 from pipeline.encoders.batches import WindowBatch
@@ -40,12 +40,13 @@ def encode_shard(
     device: str,
     batch: int,
     workers: int,
+    limits: Limits = USUAL_LIMITS,
 ) -> None:
     """Encode the videos of a manifest on `device`; as `encode_rows`."""
     settings = read_settings(EncodeSettings, settings_path)
     rows = read_manifest(manifest)
     encoder = load_encoder(settings, device)
-    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers)
+    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers, limits=limits)
 
 
 def encode_rows(
@@ -56,6 +57,7 @@ def encode_rows(
     *,
     batch: int,
     workers: int,
+    limits: Limits = USUAL_LIMITS,
 ) -> None:
     """Encode `rows` and write the tar and the index (`outputs`), whole or not at all.
 
@@ -65,7 +67,7 @@ def encode_rows(
     recipe = recipe_of(settings, encoder)
     store = FeatureStore(*outputs, recipe)
     shard = ShardEncoder(rows, settings, encoder, store, batch=batch)
-    shard.encode(workers)
+    shard.encode(workers, limits)
     write_shard(*outputs, shard.videos(), recipe, provenance(encoder, batch))
     store.finish()
 
@@ -112,7 +114,7 @@ class ShardEncoder:
         self.unfinished: dict[int, Unfinished] = {}
         self.num_reused = 0
 
-    def encode(self, workers: int) -> None:
+    def encode(self, workers: int, limits: Limits = USUAL_LIMITS) -> None:
         """Fill `facts` for every row; the features are left in the store."""
         self._look_up()
         jobs = [
@@ -122,9 +124,13 @@ class ShardEncoder:
         ]
         grid = self.settings.grid
         progress = Progress(jobs, grid.stride_seconds)
-        waiting = 2 * self.batch.size
         events = decode_all(
-            jobs, grid, self.batch.encoder.geometry, workers=workers, waiting_windows=waiting
+            jobs,
+            grid,
+            self.batch.encoder.geometry,
+            workers=workers,
+            waiting_windows=2 * self.batch.size,
+            limits=limits,
         )
         with closing(events):
             for event in events:

@@ -195,6 +195,16 @@ def given(section, key):
     return [] if value in (None, "random") else [value]
 
 
+def encode_limits():
+    """Flags for what one video may cost. As a resource, for a changed parameter would encode again."""
+    run = config["run"]["encode"]
+    return (
+        f"--video-timeout-seconds {run['video_timeout_seconds']}"
+        f" --video-timeout-factor {run['video_timeout_factor']}"
+        f" --videos-per-worker {run['videos_per_worker']}"
+    )
+
+
 def train_resources():
     """How training is spread. Resources, for a changed parameter would train again."""
     run = config["run"]["train"]
