@@ -152,7 +152,7 @@ DAMAGE = {
     ),
     "foreign member": (add_member("readme.txt"), ["holds 'readme.txt', which is foreign"]),
     "foreign key": (add_member("other.json"), ["holds 'other.json', which is foreign"]),
-    "member twice": (add_member("-dash.json"), ["holds '-dash.json', which is foreign to it or there twice"]),
+    "member twice": (add_member("-dash.json"), ["holds '-dash.json', which is", "there twice"]),
     "not finite": (put_nan, ["features of '-dash' hold NaN"]),
     "other description": (other_json, ["'-dash.json' does not describe '-dash'"]),
     "other type": (other_type, ["are int16 (4, 6), expected float16 (4, 6)"]),
