@@ -91,9 +91,10 @@ def main(argv: list[str] | None = None) -> None:
     """Encode one shard."""
     options = parse(argv)
     # Not at the top: each decoding process imports this module, and has no use for a network.
-    from pipeline.encoders.machine import choose_device, use_threads
+    from pipeline.encoders.machine import choose_device, keep_memory, use_threads
     from pipeline.shard_encoder import encode_shard
 
+    keep_memory()
     use_threads(options.threads)
     with ended_by_sigterm():
         encode_shard(

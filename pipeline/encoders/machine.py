@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from importlib.metadata import version
 
 import torch
 
 from pipeline.encoders.interface import Encoder
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
 
 
 def choose_device(name: str) -> str:
@@ -22,6 +26,20 @@ def choose_device(name: str) -> str:
 def use_threads(number: int) -> None:
     """Let the network use so many threads of the CPU."""
     torch.set_num_threads(number)
+
+
+def keep_memory() -> None:
+    """Keep what a batch used for the next one, where the C library is glibc.
+
+    It gives blocks above 32 MB back to the system each time, which fills them with zeros again page
+    by page: of a network of large layers that is a good part of the time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(M_MMAP_THRESHOLD, 2**30)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def provenance(encoder: Encoder, batch: int) -> dict:
