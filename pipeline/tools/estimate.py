@@ -171,9 +171,12 @@ def network_speed(windows: list[np.ndarray], encoder: object, batch: int, thread
     began, repeated = 0.0, itertools.cycle(windows)
     for number in range(KEPT_BATCHES):
         if number == 1:
+            filled.run()
             began = time.perf_counter()
         for window in itertools.islice(repeated, batch):
             filled.add(window, [])
+    # A GPU may still be at work on the last batch.
+    filled.run()
     spent = time.perf_counter() - began
     device = encoder.device.type
     cores = threads if device == "cpu" else 0
