@@ -62,6 +62,13 @@ USUAL_LIMITS = Limits(video_seconds=120.0, factor=2.0, videos_per_worker=200)
 """Those of config/config.yaml: half of real time at the slowest, which 8K reaches on one core."""
 
 
+class WaitingWindows:
+    """How many windows may wait for the network, and how many did when it last took one."""
+
+    def __init__(self, at_most: int):
+        self.at_most, self.now = at_most, 0
+
+
 class _OutOfTime(Exception):
     """A video took longer than its budget."""
 
@@ -72,7 +79,7 @@ def decode_all(
     geometry: Geometry,
     *,
     workers: int,
-    waiting_windows: int,
+    waiting_windows: int | WaitingWindows,
     limits: Limits = USUAL_LIMITS,
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
@@ -85,6 +92,8 @@ def decode_all(
         for job in jobs:
             yield from decode_video(job, sampling, geometry)
         return
+    if isinstance(waiting_windows, int):
+        waiting_windows = WaitingWindows(waiting_windows)
     pool = _Pool(jobs, (sampling, geometry), waiting_windows, limits)
     with ThreadPoolExecutor(workers) as threads:
         try:
@@ -112,13 +121,17 @@ class _Pool:
     """What the keepers share."""
 
     def __init__(
-        self, jobs: list[Job], what: tuple[Sampling, Geometry], waiting: int, limits: Limits
+        self,
+        jobs: list[Job],
+        what: tuple[Sampling, Geometry],
+        depth: WaitingWindows,
+        limits: Limits,
     ):
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             self.jobs.put(job)
-        self.what, self.limits = what, limits
-        self.waiting: queue.Queue[Event | None] = queue.Queue(maxsize=waiting)
+        self.what, self.depth, self.limits = what, depth, limits
+        self.waiting: queue.Queue[Event | None] = queue.Queue(depth.at_most)
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.processes: list[multiprocessing.process.BaseProcess] = []
@@ -126,6 +139,7 @@ class _Pool:
     def events(self, num_keepers: int) -> Iterator[Event]:
         """Yield what the keepers pass on until the last of them has ended."""
         while num_keepers:
+            self.depth.now = self.waiting.qsize()
             event = self.waiting.get()
             if event is None:
                 num_keepers -= 1

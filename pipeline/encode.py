@@ -33,6 +33,14 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+AUTO = "auto"
+
+
+def batch_size(text: str) -> int | str:
+    """A whole number, or `auto`."""
+    return text if text == AUTO else int(text)
+
+
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """The flags of `decode_pool.Limits`."""
     usual = USUAL_LIMITS
@@ -76,14 +84,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, help="the tar to write")
     parser.add_argument("--index", type=Path, required=True, help="the index to write beside it")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--batch", type=int, default=8, help="windows in one batch")
+    parser.add_argument(
+        "--batch", type=batch_size, default=8, help="windows in one batch, or auto: probed once"
+    )
     parser.add_argument("--workers", type=int, default=1, help="decoding processes; 0: none")
     parser.add_argument("--threads", type=int, default=2, help="threads of the network on a CPU")
+    parser.add_argument(
+        "--retry", default="all", help="failed videos to try again: all, none, or reasons"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile: slow to start, faster on GPUs"
+    )
     add_limits(parser)
     options = parser.parse_args(argv)
     for name, low in (("batch", 1), ("workers", 0), ("threads", 1)):
-        if getattr(options, name) < low:
-            raise ValueError(f"--{name} is {getattr(options, name)}, must be at least {low}")
+        value = getattr(options, name)
+        if value != AUTO and value < low:
+            raise ValueError(f"--{name} is {value}, must be at least {low}")
     return options
 
 
@@ -92,6 +109,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     # Not at the top: each decoding process imports this module, and has no use for a network.
     from pipeline.encoders.machine import choose_device, keep_memory, use_threads
+    from pipeline.reuse import Retry
     from pipeline.shard_encoder import encode_shard
 
     keep_memory()
@@ -102,9 +120,11 @@ def main(argv: list[str] | None = None) -> None:
             options.settings,
             (options.output, options.index),
             device=choose_device(options.device),
+            compiled=options.compile,
             batch=options.batch,
             workers=options.workers,
             limits=limits_of(options),
+            retry=Retry.parse(options.retry),
         )
 
 

@@ -10,22 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.decode_pool import USUAL_LIMITS, Limits, decode_all
+from pipeline.decode_pool import USUAL_LIMITS, Limits, WaitingWindows, decode_all
 from pipeline.decoding import Event, Finished, Job, Started, Window
 from pipeline.encode_progress import Progress
+from pipeline.encoders.batch_size import held_size
 from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import Encoder, load_encoder
-from pipeline.encoders.machine import provenance
+from pipeline.encoders.machine import machine_state, provenance
 from pipeline.formats.manifest import ManifestRow, read_manifest
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
 from pipeline.formats.shard import EncodedVideo, VideoFacts, write_shard
-from pipeline.reuse import FeatureStore
+from pipeline.reuse import RETRY_ALL, FeatureStore, Retry
 from pipeline.settings import EncodeSettings
 from pipeline.verdicts import facts_of_decoded, facts_of_failed, facts_of_rejected, judged
 
@@ -38,15 +40,26 @@ def encode_shard(
     outputs: tuple[Path, Path],
     *,
     device: str,
-    batch: int,
+    compiled: bool = False,
+    batch: int | str,
     workers: int,
     limits: Limits = USUAL_LIMITS,
+    retry: Retry = RETRY_ALL,
 ) -> None:
     """Encode the videos of a manifest on `device`; as `encode_rows`."""
     settings = read_settings(EncodeSettings, settings_path)
     rows = read_manifest(manifest)
-    encoder = load_encoder(settings, device)
-    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers, limits=limits)
+    encoder = load_encoder(settings, device, compiled=compiled)
+    encode_rows(
+        rows,
+        settings,
+        encoder,
+        outputs,
+        batch=batch,
+        workers=workers,
+        limits=limits,
+        retry=retry,
+    )
 
 
 def encode_rows(
@@ -55,20 +68,23 @@ def encode_rows(
     encoder: Encoder,
     outputs: tuple[Path, Path],
     *,
-    batch: int,
+    batch: int | str,
     workers: int,
     limits: Limits = USUAL_LIMITS,
+    retry: Retry = RETRY_ALL,
 ) -> None:
     """Encode `rows` and write the tar and the index (`outputs`), whole or not at all.
+
+    `batch` is a number of windows, or `auto`: then it is probed once and held.
 
     Raises:
         ValueError: features overflow float16 or are NaN.
     """
     recipe = recipe_of(settings, encoder)
     store = FeatureStore(*outputs, recipe)
-    shard = ShardEncoder(rows, settings, encoder, store, batch=batch)
+    shard = ShardEncoder(rows, settings, encoder, store, batch=batch, retry=retry)
     shard.encode(workers, limits)
-    write_shard(*outputs, shard.videos(), recipe, provenance(encoder, batch))
+    write_shard(*outputs, shard.videos(), recipe, provenance(encoder, shard.batch_size))
     store.finish()
 
 
@@ -106,13 +122,16 @@ class ShardEncoder:
         encoder: Encoder,
         store: FeatureStore,
         *,
-        batch: int,
+        batch: int | str,
+        retry: Retry = RETRY_ALL,
     ):
         self.rows, self.settings, self.store = rows, settings, store
-        self.batch = WindowBatch(encoder, batch)
+        self.encoder, self.asked = encoder, batch
+        self.batch: WindowBatch | None = None
         self.facts: dict[int, VideoFacts] = {}
         self.unfinished: dict[int, Unfinished] = {}
         self.num_reused = 0
+        self.retry = retry
 
     def encode(self, workers: int, limits: Limits = USUAL_LIMITS) -> None:
         """Fill `facts` for every row; the features are left in the store."""
@@ -123,23 +142,32 @@ class ShardEncoder:
             if number not in self.facts
         ]
         grid = self.settings.grid
-        progress = Progress(jobs, grid.stride_seconds)
+        self.batch = WindowBatch(self.encoder, self._batch_size(jobs))
+        waiting = WaitingWindows(2 * self.batch.size)
+        state = partial(machine_state, self.encoder.device)
+        self.progress = Progress(jobs, grid.stride_seconds, waiting=waiting, machine=state)
         events = decode_all(
             jobs,
             grid,
-            self.batch.encoder.geometry,
+            self.encoder.geometry,
             workers=workers,
-            waiting_windows=2 * self.batch.size,
+            waiting_windows=waiting,
             limits=limits,
         )
         with closing(events):
-            for event in events:
+            for event in self.progress.follow(events):
                 self._handle(event)
-                progress.note(event)
-        self.batch.run()
+        with self.progress.spending("model"):
+            self.batch.run()
         self._settle()
         assert not self.unfinished, "a decoded video lacks features"
-        self._log_end(progress, [self.facts[job.number] for job in jobs])
+        self._log_end([self.facts[job.number] for job in jobs])
+
+    @property
+    def batch_size(self) -> int:
+        """Windows in a batch, as it was at the end."""
+        assert self.batch is not None
+        return self.batch.size
 
     def videos(self) -> Iterator[EncodedVideo]:
         """All videos in the manifest's order, read from the store one at a time."""
@@ -150,21 +178,46 @@ class ShardEncoder:
             else:
                 yield EncodedVideo(facts=facts, features=None)
 
+    def _batch_size(self, jobs: list[Job]) -> int:
+        if isinstance(self.asked, int):
+            return self.asked
+        if not jobs:
+            return self.store.last_batch
+        side = self.encoder.geometry.frame_size
+        shape = (self.settings.grid.frames, side, side, 3)
+        return held_size(self.encoder, shape, self.store.partial / "batch.json")
+
     def _look_up(self) -> None:
-        """Fill `facts` of what needs no encoding: it is rejected, or was encoded before."""
+        """Fill `facts` of what is rejected, was encoded before, or is not to be retried."""
         for number, row in enumerate(self.rows):
             if not row.accepted:
                 self.facts[number] = facts_of_rejected(row)
             elif (found := self.store.find(row)) is not None:
                 self.facts[number] = judged(found, row, self.settings)
                 self.num_reused += 1
+            elif (fault := self._known_fault(row)) is not None:
+                self.facts[number] = fault
+
+    def _known_fault(self, row: ManifestRow) -> VideoFacts | None:
+        """How this very file failed last time, unless its reason is one to try again."""
+        found = self.store.find_failed(row)
+        if found is None or self.retry.wanted(found.reason):
+            return None
+        if not found.num_frames:
+            return found
+        # It decoded, and limits refused it: today's may be wider.
+        cleared = replace(found, status="encoded", reason="", error_message="")
+        facts = judged(cleared, row, self.settings)
+        return facts if facts.status == "failed" else None
 
     def _handle(self, event: Event) -> None:
         number = event.number
         if isinstance(event, Started):
             self.unfinished[number] = Unfinished()
         elif isinstance(event, Window):
-            if self.batch.add(event.pixels, self.unfinished[number].rows):
+            with self.progress.spending("model"):
+                served = self.batch.add(event.pixels, self.unfinished[number].rows)
+            if served:
                 self._settle()
         elif isinstance(event, Finished):
             self.unfinished[number].end = event
@@ -194,11 +247,14 @@ class ShardEncoder:
                 f"features of {row.video_id!r} overflow float16 or are NaN: check encode.weights"
                 " and encode.precision"
             )
-        self.store.keep(EncodedVideo(facts=facts, features=features))
+        with self.progress.spending("disk"):
+            self.store.keep(EncodedVideo(facts=facts, features=features))
 
-    def _log_end(self, progress: Progress, tried: list[VideoFacts]) -> None:
+    def _log_end(self, tried: list[VideoFacts]) -> None:
         encoded = [facts for facts in tried if facts.status == "encoded"]
         failed = sum(facts.status == "failed" for facts in self.facts.values())
         log.info("%d re-used, %d encoded, %d failed", self.num_reused, len(encoded), failed)
         if encoded:
-            log.info("%s", progress.speed(sum(facts.decoded_seconds for facts in encoded)))
+            seconds = sum(facts.decoded_seconds for facts in encoded)
+            log.info("%s", self.progress.speed(seconds))
+            log.info("%s", self.progress.verdict())

@@ -195,13 +195,14 @@ def given(section, key):
     return [] if value in (None, "random") else [value]
 
 
-def encode_limits():
-    """Flags for what one video may cost. As a resource, for a changed parameter would encode again."""
+def encode_flags():
+    """Flags of an encode job. As a resource, for a changed parameter would encode again."""
     run = config["run"]["encode"]
-    return (
-        f"--video-timeout-seconds {run['video_timeout_seconds']}"
-        f" --video-timeout-factor {run['video_timeout_factor']}"
-        f" --videos-per-worker {run['videos_per_worker']}"
+    retry = run["retry"] if isinstance(run["retry"], str) else ",".join(run["retry"])
+    names = ("video_timeout_seconds", "video_timeout_factor", "videos_per_worker")
+    flags = [f"--{name.replace('_', '-')} {run[name]}" for name in names]
+    return " ".join(
+        [*flags, f"--retry {retry}", *(["--compile"] if run["compile"] else [])]
     )
 
 
