@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -498,6 +499,42 @@ def test_after_kill_minus_9_the_next_run_re_uses_what_was_done_and_gives_the_sam
     assert "2 re-used, 1 encoded, 0 failed" in caplog.text
     found = [path.read_bytes() for path in outputs_in(tmp_path / "out")]
     shutil.rmtree(tmp_path / "out")
+    command(arguments_for(tmp_path, long_rows))
+    assert "0 re-used, 3 encoded, 0 failed" in caplog.text
+    assert [path.read_bytes() for path in outputs_in(tmp_path / "out")] == found
+
+
+def wait_for_work(process: subprocess.Popen) -> None:
+    """Until the command has started its decoding process."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        time.sleep(3)
+        return
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not children.read_text().split():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_after_kill_minus_9_at_random_moments_the_bytes_are_those_of_an_undisturbed_run(
+    long_rows, tmp_path, command, caplog
+):
+    draw = random.Random(0)
+    killed = 0
+    for _ in range(3):
+        process = start(tmp_path, long_rows)
+        wait_for_work(process)
+        time.sleep(draw.uniform(0, 1))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
+    command(arguments_for(tmp_path, long_rows))
+    found = [path.read_bytes() for path in outputs_in(tmp_path / "out")]
+    assert not (tmp_path / "out/.partial/00000").exists()
+    shutil.rmtree(tmp_path / "out")
+    caplog.clear()
+    caplog.set_level("INFO")
     command(arguments_for(tmp_path, long_rows))
     assert "0 re-used, 3 encoded, 0 failed" in caplog.text
     assert [path.read_bytes() for path in outputs_in(tmp_path / "out")] == found
