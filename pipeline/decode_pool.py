@@ -35,6 +35,9 @@ PATIENCE_SECONDS = 0.2
 START_SECONDS = 300.0
 """That a process may take until its first event: a busy machine, a slow disk full of libraries."""
 
+What = tuple[Sampling, Geometry, int | None]
+"""How all videos of a job are decoded: the last is the GPU, if one does it."""
+
 log = logging.getLogger(__name__)
 
 
@@ -81,20 +84,22 @@ def decode_all(
     workers: int,
     waiting_windows: int | WaitingWindows,
     limits: Limits = USUAL_LIMITS,
+    gpu: int | None = None,
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
     `workers` processes decode (0: this one, where nothing can keep `limits`), and at most about
     `waiting_windows` windows wait. When the iterator is closed, also by an exception, the processes
-    are killed.
+    are killed. With `gpu`, that GPU's decoder is used.
     """
+    what = (sampling, geometry, gpu)
     if not workers:
         for job in jobs:
-            yield from decode_video(job, sampling, geometry)
+            yield from decode_video(job, *what)
         return
     if isinstance(waiting_windows, int):
         waiting_windows = WaitingWindows(waiting_windows)
-    pool = _Pool(jobs, (sampling, geometry), waiting_windows, limits)
+    pool = _Pool(jobs, what, waiting_windows, limits)
     with ThreadPoolExecutor(workers) as threads:
         try:
             keepers = [threads.submit(pool.keep) for _ in range(min(workers, len(jobs)))]
@@ -105,13 +110,13 @@ def decode_all(
             pool.stop()
 
 
-def _serve(connection: Connection, sampling: Sampling, geometry: Geometry) -> None:
+def _serve(connection: Connection, *what: object) -> None:
     """A decoding process: jobs in, events out, until the other side closes the pipe."""
     # Ctrl-C reaches the whole group; the parent is to end this process, in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
-            for event in decode_video(connection.recv(), sampling, geometry):
+            for event in decode_video(connection.recv(), *what):
                 connection.send(event)
     except (EOFError, OSError):
         return
@@ -123,7 +128,7 @@ class _Pool:
     def __init__(
         self,
         jobs: list[Job],
-        what: tuple[Sampling, Geometry],
+        what: What,
         depth: WaitingWindows,
         limits: Limits,
     ):
@@ -247,12 +252,11 @@ def _next_event(connection: Connection, left: float, budget: float) -> tuple[Eve
 class _Worker:
     """A decoding process and our end of its pipe."""
 
-    def __init__(self, sampling: Sampling, geometry: Geometry):
+    def __init__(self, *what: object):
         # Spawned: a fork would copy the locks of this process's other threads.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, sampling, geometry)
-        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, *what), daemon=True)
         self.num_videos = 0
         self.process.start()
         theirs.close()

@@ -72,12 +72,21 @@ class Failed:
 Event = Started | Window | Finished | Failed
 
 
-def decode_video(job: Job, sampling: Sampling, geometry: Geometry) -> Iterator[Event]:
-    """The events of one video; the one place where a decoding fault becomes an event."""
+def decode_video(
+    job: Job, sampling: Sampling, geometry: Geometry, gpu: int | None = None
+) -> Iterator[Event]:
+    """The events of one video; the one place where a decoding fault becomes an event.
+
+    `gpu`: decode on it, as `VideoReader` does.
+    """
     yield Started(job.number)
     watch = _Watch()
     reader = VideoReader(
-        job.path, sampling=sampling, geometry=geometry, declared_seconds=job.declared_seconds
+        job.path,
+        sampling=sampling,
+        geometry=geometry,
+        declared_seconds=job.declared_seconds,
+        gpu=gpu,
     )
     try:
         size_bytes, mtime_ns = _fingerprint(job.path)

@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         "workers": options.workers,
         "limits": limits_of(options),
         "retry": Retry.parse(options.retry),
+        "decoder": options.decoder,
     }
     with ended_by_sigterm():
         if options.videos:

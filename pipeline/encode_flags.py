@@ -91,6 +91,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compile", action="store_true", help="torch.compile: slow to start, faster on GPUs"
     )
+    parser.add_argument(
+        "--decoder", choices=("cpu", "nvdec"), default="cpu", help="nvdec: a GPU's, if it works"
+    )
     add_limits(parser)
     options = parser.parse_args(argv)
     _check(options)

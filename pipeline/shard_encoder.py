@@ -30,6 +30,7 @@ from pipeline.formats.shard import EncodedVideo, VideoFacts, write_shard
 from pipeline.reuse import RETRY_ALL, FeatureStore, Retry
 from pipeline.settings import EncodeSettings
 from pipeline.verdicts import facts_of_decoded, facts_of_failed, facts_of_rejected, judged
+from pipeline.video import nvdec_fault
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def encode_shard(
     workers: int,
     limits: Limits = USUAL_LIMITS,
     retry: Retry = RETRY_ALL,
+    decoder: str = "cpu",
 ) -> None:
     """Encode the videos of a manifest on `device`; as `encode_rows`."""
     settings = read_settings(EncodeSettings, settings_path)
@@ -59,6 +61,7 @@ def encode_shard(
         workers=workers,
         limits=limits,
         retry=retry,
+        decoder=decoder,
     )
 
 
@@ -72,6 +75,7 @@ def encode_rows(
     workers: int,
     limits: Limits = USUAL_LIMITS,
     retry: Retry = RETRY_ALL,
+    decoder: str = "cpu",
 ) -> None:
     """Encode `rows` and write the tar and the index (`outputs`), whole or not at all.
 
@@ -83,9 +87,22 @@ def encode_rows(
     recipe = recipe_of(settings, encoder)
     store = FeatureStore(*outputs, recipe)
     shard = ShardEncoder(rows, settings, encoder, store, batch=batch, retry=retry)
-    shard.encode(workers, limits)
-    write_shard(*outputs, shard.videos(), recipe, provenance(encoder, shard.batch_size))
+    gpu = decoding_gpu(decoder, encoder)
+    shard.encode(workers, limits, gpu)
+    how = provenance(encoder, shard.batch_size, gpu_decodes=gpu is not None)
+    write_shard(*outputs, shard.videos(), recipe, how)
     store.finish()
+
+
+def decoding_gpu(decoder: str, encoder: Encoder) -> int | None:
+    """The GPU that is to decode when `decoder` is `nvdec` and it can; it is the encoder's own."""
+    if decoder != "nvdec":
+        return None
+    gpu = encoder.device.index or 0
+    if fault := nvdec_fault(gpu):
+        log.warning("NVDEC does not work here (%s): decoding on the CPU", fault)
+        return None
+    return gpu
 
 
 def recipe_of(settings: EncodeSettings, encoder: Encoder) -> Recipe:
@@ -133,7 +150,7 @@ class ShardEncoder:
         self.num_reused = 0
         self.retry = retry
 
-    def encode(self, workers: int, limits: Limits = USUAL_LIMITS) -> None:
+    def encode(self, workers: int, limits: Limits = USUAL_LIMITS, gpu: int | None = None) -> None:
         """Fill `facts` for every row; the features are left in the store."""
         self._look_up()
         jobs = [
@@ -153,6 +170,7 @@ class ShardEncoder:
             workers=workers,
             waiting_windows=waiting,
             limits=limits,
+            gpu=gpu,
         )
         with closing(events):
             for event in self.progress.follow(events):

@@ -69,6 +69,33 @@ def test_no_room_for_one_window_is_one_line():
         add_all(batch, [[]], range(2))
 
 
+class Overlapping:
+    """Stands in for the way to a GPU: features of a batch are fetched when the next has begun."""
+
+    overlaps = True
+
+    def buffer(self, shape):
+        return torch.full(shape, 255, dtype=torch.uint8)
+
+    def moved(self, windows_BTHWC):
+        return windows_BTHWC
+
+    def free(self):
+        pass
+
+
+@pytest.mark.parametrize("room", [10, 2])
+def test_a_batch_is_served_when_the_next_has_begun(room):
+    batch, takers = WindowBatch(Counting(room), 4), [[], [], []]
+    batch.feeder = Overlapping()
+    ran = add_all(batch, takers, range(8))
+    assert ran[3] is False
+    assert True in ran[4:]
+    add_all(batch, takers, range(8, 10))
+    batch.run()
+    assert values_of(takers) == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+
+
 def fake_rates(monkeypatch, rates: dict[int, float]):
     """Let the clock be what batches of each size would take."""
     seen = []

@@ -464,6 +464,17 @@ def test_a_gpu_that_is_not_there_is_one_line():
     assert choose_device("auto") == "cpu"
 
 
+def test_nvdec_that_does_not_work_is_one_line_and_the_cpu_decodes(rows, tmp_path, caplog):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    _, first = encode(rows, tmp_path / "cpu")
+    encode_rows(
+        rows, SETTINGS, Means(), outputs_in(tmp_path / "gpu"), batch=4, workers=0, decoder="nvdec"
+    )
+    assert [path.read_bytes() for path in outputs_in(tmp_path / "gpu")] == first
+    assert "NVDEC does not work here" in caplog.text
+
+
 def start(folder: Path, rows: list[ManifestRow]) -> subprocess.Popen:
     """The command in a process of its own, slow enough to be met at work."""
     command = [sys.executable, "-m", "pipeline.encode", *arguments_for(folder, rows)]

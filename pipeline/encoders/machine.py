@@ -88,13 +88,13 @@ def machine_state(device: torch.device) -> str:
     return f"{busy}peak GPU memory {peak:.1f} GiB"
 
 
-def provenance(encoder: Encoder, batch: int) -> dict:
+def provenance(encoder: Encoder, batch: int, *, gpu_decodes: bool = False) -> dict:
     """How features were computed: may move their last digit, and is never compared."""
     return {
         "device": encoder.device.type,
         "machine": platform.machine(),
         "batch": batch,
         "threads": torch.get_num_threads(),
-        "decoder": f"PyAV {version('av')}",
+        "decoder": f"PyAV {version('av')}" + (" with NVDEC" if gpu_decodes else ""),
         "torch": torch.__version__,
     }
