@@ -29,7 +29,7 @@ GRID, SIZE = PRESETS["milnce-3.2s"], 224
 def make_video(path: Path, seconds: int, *, width: int = 640, height: int = 360) -> Path:
     """A video at 30 frames a second in which a textured picture drifts, as hand-held ones do."""
     random = np.random.default_rng(0)
-    rough = random.integers(0, 256, (height // 8 + 40, width // 8 + 40, 3), dtype=np.uint8)
+    rough = random.integers(48, 209, (height // 8 + 40, width // 8 + 40, 3), dtype=np.uint8)
     large = np.kron(rough, np.ones((8, 8, 1), np.uint8)).astype(np.int16)
     noises = random.integers(-7, 8, (8, height, width, 1), dtype=np.int16)
 
