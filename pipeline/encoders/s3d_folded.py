@@ -1,10 +1,10 @@
 """S3D as a CPU runs it fastest: the same numbers as `s3d.S3D` up to rounding, and no state dict.
 
 What makes the difference (measured by tests/benchmarks): batch norms are folded into convolutions;
-colours stay last in memory, so that a 1×1×1 convolution is one matrix product (PyTorch's own has a
-slow loop for it), a 1×3×3 or 3×1×1 one is a 2D convolution, and the first layer's cells are cut out
-of the bytes of the picture; gated branches are written into their place of the block's output;
-pooling along time is an elementwise maximum. 1/255 goes into the first weights: whole numbers up to
+channels stay last in memory, so that a 1×1×1 convolution (PyTorch has a slow loop for it in 3D), a
+1×3×3 or a 3×1×1 one is a 2D convolution, and the first layer's cells are cut out of the bytes of
+the picture; gated branches are written into their place of the block's output; pooling along time
+is an elementwise maximum. 1/255 goes into the first weights: whole numbers up to
 255 are exact in bfloat16, fractions are not.
 
 Shapes: B clips, T frames, H and W pixels, C channels, F features.
@@ -81,10 +81,8 @@ class _Block(nn.Module):
     def __init__(self, block: Inception, dtype: torch.dtype):
         super().__init__()
         squeezing = (block.conv_b0, block.conv_b1_a, block.conv_b2_a)
-        self.squeeze = tuple(
-            torch.cat(parts)
-            for parts in zip(*(_pointwise(c, dtype) for c in squeezing), strict=True)
-        )
+        weights, biases = zip(*(_pointwise(conv, dtype) for conv in squeezing), strict=True)
+        self.squeeze = (_last(torch.cat(weights)), torch.cat(biases))
         self.squeezed = [conv.conv1.out_channels for conv in squeezing]
         self.conv_b1_b = _separable(block.conv_b1_b, dtype)
         self.conv_b2_b = _separable(block.conv_b2_b, dtype)
@@ -95,7 +93,7 @@ class _Block(nn.Module):
 
     def forward(self, x_BTHWC: Tensor) -> Tensor:
         out_BTHWC = x_BTHWC.new_empty(*x_BTHWC.shape[:-1], sum(self.widths))
-        # One product for the three branches: the input is read once.
+        # One convolution for three branches: the input is read once.
         plain, *narrow = _along_channels(x_BTHWC, self.squeeze).split(self.squeezed, dim=-1)
         branches = [
             plain,
@@ -165,7 +163,7 @@ def highest_neighbour(x_BTHWC: Tensor) -> Tensor:
 
 
 def _along_channels(x_BTHWC: Tensor, weights: Weights) -> Tensor:
-    return functional.linear(x_BTHWC, *weights).relu_()
+    return _as_pictures(x_BTHWC, weights, padding=0)
 
 
 def _along_space(x_BTHWC: Tensor, weights: Weights) -> Tensor:
@@ -199,7 +197,7 @@ def _stem_weights(network: S3D, dtype: torch.dtype) -> Weights:
 
 def _pointwise(convolution: Convolution, dtype: torch.dtype) -> Weights:
     conv = convolution.conv1
-    return conv.weight[:, :, 0, 0, 0].to(dtype), conv.bias.to(dtype)
+    return _last(conv.weight[:, :, 0].to(dtype)), conv.bias.to(dtype)
 
 
 def _separable(convolution: Convolution, dtype: torch.dtype) -> tuple[Weights, Weights]:
