@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.decode_pool import USUAL_LIMITS, Limits
+from pipeline.decode_limits import USUAL_LIMITS, Limits
 
 AUTO = "auto"
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pipeline.decode_pool import WaitingWindows
+from pipeline.decode_limits import WaitingWindows
 from pipeline.decoding import Event, Failed, Finished, Job, Started, Window
 
 EVERY_SECONDS = 10.0

@@ -11,7 +11,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from pipeline.decode_pool import Limits, decode_all
+from pipeline.decode_limits import Limits
+from pipeline.decode_pool import decode_all
 from pipeline.decoding import Failed, Finished, Job, Started, Window
 from pipeline.formats.manifest import Reason
 from pipeline.formats.recipe import Sampling

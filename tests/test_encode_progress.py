@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.decode_pool import WaitingWindows
+from pipeline.decode_limits import WaitingWindows
 from pipeline.decoded import DecodeReport
 from pipeline.decoding import Failed, Finished, Job, Started, Window
 from pipeline.encode_progress import Progress
