@@ -53,7 +53,8 @@ class S3DEncoder:
             module = FoldedS3D(module, self.dtype)
         else:
             module = prepared(module.fold(), device, self.dtype)
-        self.module = torch.compile(module) if compiled else module
+        # The CPU's form has nothing left to fuse, and one shape for each of its layers.
+        self.module = torch.compile(module) if compiled and device.type == "cuda" else module
 
     @torch.inference_mode()
     def __call__(self, windows_BTHWC: Tensor) -> Tensor:
