@@ -4,6 +4,10 @@ Each process has a keeper, a thread here that hands it one video at a time over 
 and passes on what comes back. A pipe ends when its process does, so a killed process is noticed at
 once; a queue between processes would keep its lock for ever. What waits is bounded: keepers wait
 when the queue is full, and their processes wait for them.
+
+A keeper also keeps its video's time budget, by killing the process: libav can loop for ever without
+letting go of the interpreter, so nothing inside the process could. Only time spent waiting for the
+process counts, so a slow network costs no video its place.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ import multiprocessing
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
-from pipeline.decoding import Event, Failed, Finished, Job, decode_video
+from pipeline.decode_limits import USUAL_LIMITS, Limits, WaitingWindows
+from pipeline.decoding import Event, Failed, Finished, Job, Started, decode_video
 from pipeline.formats.manifest import Reason
 from pipeline.formats.recipe import Sampling
 from pipeline.pixels import Geometry
@@ -26,23 +32,43 @@ TRIES = 2
 """Of a video whose process dies."""
 PATIENCE_SECONDS = 0.2
 """How often waiting threads look whether they should stop."""
+START_SECONDS = 300.0
+"""That a process may take until its first event: a busy machine, a slow disk full of libraries."""
+
+What = tuple[Sampling, Geometry, int | None]
+"""How all videos of a job are decoded: the last is the GPU, if one does it."""
 
 log = logging.getLogger(__name__)
 
 
+class _OutOfTime(Exception):
+    """A video took longer than its budget."""
+
+
 def decode_all(
-    jobs: list[Job], sampling: Sampling, geometry: Geometry, *, workers: int, waiting_windows: int
+    jobs: list[Job],
+    sampling: Sampling,
+    geometry: Geometry,
+    *,
+    workers: int,
+    waiting_windows: int | WaitingWindows,
+    limits: Limits = USUAL_LIMITS,
+    gpu: int | None = None,
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
-    `workers` processes decode (0: this one), and at most about `waiting_windows` windows wait. When
-    the iterator is closed, also by an exception, the processes are killed.
+    `workers` processes decode (0: this one, where nothing can keep `limits`), and at most about
+    `waiting_windows` windows wait. When the iterator is closed, also by an exception, the processes
+    are killed. With `gpu`, that GPU's decoder is used.
     """
+    what = (sampling, geometry, gpu)
     if not workers:
         for job in jobs:
-            yield from decode_video(job, sampling, geometry)
+            yield from decode_video(job, *what)
         return
-    pool = _Pool(jobs, sampling, geometry, waiting_windows)
+    if isinstance(waiting_windows, int):
+        waiting_windows = WaitingWindows(waiting_windows)
+    pool = _Pool(jobs, what, waiting_windows, limits)
     with ThreadPoolExecutor(workers) as threads:
         try:
             keepers = [threads.submit(pool.keep) for _ in range(min(workers, len(jobs)))]
@@ -53,13 +79,13 @@ def decode_all(
             pool.stop()
 
 
-def _serve(connection: Connection, sampling: Sampling, geometry: Geometry) -> None:
+def _serve(connection: Connection, *what: object) -> None:
     """A decoding process: jobs in, events out, until the other side closes the pipe."""
     # Ctrl-C reaches the whole group; the parent is to end this process, in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
-            for event in decode_video(connection.recv(), sampling, geometry):
+            for event in decode_video(connection.recv(), *what):
                 connection.send(event)
     except (EOFError, OSError):
         return
@@ -68,12 +94,18 @@ def _serve(connection: Connection, sampling: Sampling, geometry: Geometry) -> No
 class _Pool:
     """What the keepers share."""
 
-    def __init__(self, jobs: list[Job], sampling: Sampling, geometry: Geometry, waiting: int):
+    def __init__(
+        self,
+        jobs: list[Job],
+        what: What,
+        depth: WaitingWindows,
+        limits: Limits,
+    ):
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             self.jobs.put(job)
-        self.what = (sampling, geometry)
-        self.waiting: queue.Queue[Event | None] = queue.Queue(maxsize=waiting)
+        self.what, self.depth, self.limits = what, depth, limits
+        self.waiting: queue.Queue[Event | None] = queue.Queue(depth.at_most)
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.processes: list[multiprocessing.process.BaseProcess] = []
@@ -81,6 +113,7 @@ class _Pool:
     def events(self, num_keepers: int) -> Iterator[Event]:
         """Yield what the keepers pass on until the last of them has ended."""
         while num_keepers:
+            self.depth.now = self.waiting.qsize()
             event = self.waiting.get()
             if event is None:
                 num_keepers -= 1
@@ -101,6 +134,9 @@ class _Pool:
             while not self.stopping.is_set():
                 job = self.jobs.get_nowait()
                 worker = self._see_through(job, worker)
+                if worker is not None and worker.num_videos >= self.limits.videos_per_worker:
+                    worker.close()
+                    worker = None
         except queue.Empty:
             pass
         finally:
@@ -113,8 +149,14 @@ class _Pool:
         exit_code = None
         for attempt in range(1, TRIES + 1):
             worker = worker or self._start()
-            if worker is None or self._relay(job, worker):
-                return worker
+            try:
+                if worker is None or self._relay(job, worker):
+                    return worker
+            except _OutOfTime as fault:
+                worker.process.kill()
+                worker.close()
+                self._pass_on(Failed(job.number, Reason.TIMEOUT, str(fault)))
+                return None
             exit_code = worker.close()
             worker = None
             if self.stopping.is_set():
@@ -136,13 +178,21 @@ class _Pool:
             return worker
 
     def _relay(self, job: Job, worker: _Worker) -> bool:
-        """Pass on a video's events; False when the process died over it."""
+        """Pass on a video's events; False when the process died over it.
+
+        Raises:
+            _OutOfTime: the video's budget is spent.
+        """
+        budget = self.limits.budget(job)
+        left = START_SECONDS
         try:
             worker.connection.send(job)
             while True:
-                event = worker.connection.recv()
+                event, waited = _next_event(worker.connection, left, budget)
+                left = budget if isinstance(event, Started) else left - waited
                 self._pass_on(event)
                 if isinstance(event, Finished | Failed):
+                    worker.num_videos += 1
                     return True
         except (EOFError, OSError):
             return False
@@ -156,15 +206,27 @@ class _Pool:
         return None
 
 
+def _next_event(connection: Connection, left: float, budget: float) -> tuple[Event, float]:
+    """The next event and how long it was waited for; `_OutOfTime` after `left` seconds."""
+    began = time.monotonic()
+    if not connection.poll(max(left, 0.0)):
+        raise _OutOfTime(
+            f"decoding took longer than its budget of {budget:.0f} s"
+            " (run.encode.video_timeout_seconds and video_timeout_factor)"
+        )
+    event = connection.recv()
+    return event, time.monotonic() - began
+
+
 class _Worker:
     """A decoding process and our end of its pipe."""
 
-    def __init__(self, sampling: Sampling, geometry: Geometry):
+    def __init__(self, *what: object):
         # Spawned: a fork would copy the locks of this process's other threads.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, sampling, geometry)
-        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, *what), daemon=True)
+        self.num_videos = 0
         self.process.start()
         theirs.close()
 

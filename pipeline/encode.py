@@ -1,21 +1,22 @@
-"""Encode the accepted videos of one shard into features.
+"""Encode the accepted videos of one shard into features, or those of a table without a workflow.
 
 Reads   the shard's manifest, the videos, the encoder's weights, and its own earlier features
 Writes  a WebDataset tar of float16 features, and the index that says where each video's lie
 Run     python -m pipeline.encode --manifest results/manifest/00000.parquet
         --settings results/settings/encode.json --output results/shards/00000.tar
         --index results/shards/00000.parquet
+   or   python -m pipeline.encode --videos videos.csv --video-root DIR --output DIR --encoder s3d
+        --sample-rate 0.5 --batch 8 --workers 4
 """
 
 from __future__ import annotations
 
-import argparse
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from pipeline.cli import run
+from pipeline.encode_flags import limits_of, parse
 
 
 @contextmanager
@@ -32,44 +33,31 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.encode",
-        description="One shard's manifest in, its features (tar) and their index (parquet) out.",
-    )
-    parser.add_argument("--manifest", type=Path, required=True, help="the shard's manifest")
-    parser.add_argument("--settings", type=Path, required=True, help="the frozen encode section")
-    parser.add_argument("--output", type=Path, required=True, help="the tar to write")
-    parser.add_argument("--index", type=Path, required=True, help="the index to write beside it")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--batch", type=int, default=8, help="windows in one batch")
-    parser.add_argument("--workers", type=int, default=1, help="decoding processes; 0: none")
-    parser.add_argument("--threads", type=int, default=2, help="threads of the network on a CPU")
-    options = parser.parse_args(argv)
-    for name, low in (("batch", 1), ("workers", 0), ("threads", 1)):
-        if getattr(options, name) < low:
-            raise ValueError(f"--{name} is {getattr(options, name)}, must be at least {low}")
-    return options
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Encode one shard."""
+    """Encode one shard, or all videos of a table."""
     options = parse(argv)
     # Not at the top: each decoding process imports this module, and has no use for a network.
-    from pipeline.encoders.machine import choose_device, use_threads
+    from pipeline.encode_table import encode_table
+    from pipeline.encoders.machine import choose_device, keep_memory, use_threads
+    from pipeline.reuse import Retry
     from pipeline.shard_encoder import encode_shard
 
+    keep_memory()
     use_threads(options.threads)
+    how = {
+        "device": choose_device(options.device),
+        "compiled": options.compile,
+        "batch": options.batch,
+        "workers": options.workers,
+        "limits": limits_of(options),
+        "retry": Retry.parse(options.retry),
+        "decoder": options.decoder,
+    }
     with ended_by_sigterm():
-        encode_shard(
-            options.manifest,
-            options.settings,
-            (options.output, options.index),
-            device=choose_device(options.device),
-            batch=options.batch,
-            workers=options.workers,
-        )
+        if options.videos:
+            encode_table(options, **how)
+        else:
+            encode_shard(options.manifest, options.settings, (options.output, options.index), **how)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import logging
 import os
 import shutil
 import zlib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.formats.manifest import ManifestRow
+from pipeline.formats.manifest import ManifestRow, Reason
 from pipeline.formats.partial import read_partial, write_partial
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import (
@@ -32,6 +32,35 @@ from pipeline.formats.shard import (
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Which videos that failed are tried again though neither they nor the recipe changed."""
+
+    reasons: frozenset[str] | None
+    """None: all of them."""
+
+    @classmethod
+    def parse(cls, text: str) -> Retry:
+        """`all`, `none`, or reasons with commas between them."""
+        if text in ("all", "none"):
+            return cls(None if text == "all" else frozenset())
+        reasons = frozenset(filter(None, text.split(",")))
+        unknown = sorted(reasons - {reason.value for reason in Reason})
+        if unknown or not reasons:
+            allowed = ", ".join(reason.value for reason in Reason if reason)
+            raise ValueError(
+                f"retry is {text!r}, allowed: all, none, or some of {allowed}, with commas between"
+            )
+        return cls(reasons)
+
+    def wanted(self, reason: str) -> bool:
+        """Whether a video that failed for `reason` is tried again."""
+        return self.reasons is None or reason in self.reasons
+
+
+RETRY_ALL = Retry(None)
+
+
 class FeatureStore:
     """The finished videos of one shard, wherever they lie; memory holds none of their features."""
 
@@ -40,7 +69,11 @@ class FeatureStore:
         self.identity = recipe.identity
         self.partial = tar_path.parent / ".partial" / tar_path.stem
         self.previous = tar_path.parent / ".previous"
-        self.previous_rows = self._read_previous(index_path.name)
+        self.last_batch = 1
+        """Of the last run, where it had this recipe."""
+        rows = self._read_previous(index_path.name)
+        self.previous_rows = {row.video_id: row for row in rows if row.encoded}
+        self.previous_faults = {row.video_id: row for row in rows if row.status == "failed"}
 
     def find(self, row: ManifestRow) -> VideoFacts | None:
         """The facts of `row`'s video, if features of this very file and recipe are at hand."""
@@ -48,6 +81,11 @@ class FeatureStore:
             if found is not None and _same_file(found.facts, row):
                 return found.facts
         return None
+
+    def find_failed(self, row: ManifestRow) -> VideoFacts | None:
+        """The facts of `row`'s video, if this very file failed in the last run of this recipe."""
+        found = self.previous_faults.get(row.video_id)
+        return _facts(found) if found is not None and _same_file(found, row) else None
 
     def keep(self, video: EncodedVideo) -> None:
         """Put a video that has just been encoded where `load` and the next run find it."""
@@ -82,23 +120,22 @@ class FeatureStore:
         features = None if row is None else self._read_verified(row)
         if features is None:
             return None
-        names = [field.name for field in fields(VideoFacts)]
-        facts = VideoFacts(**{name: getattr(row, name) for name in names})
-        return EncodedVideo(facts=facts, features=features)
+        return EncodedVideo(facts=_facts(row), features=features)
 
-    def _read_previous(self, index_name: str) -> dict[str, IndexRow]:
-        """The last run's encoded videos by id; none if there was none with this recipe."""
+    def _read_previous(self, index_name: str) -> list[IndexRow]:
+        """The last run's index; nothing if there was none with this recipe."""
         path = self.previous / index_name
         if not path.exists():
-            return {}
+            return []
         try:
             index = read_index(path)
         except ValueError as error:
             log.warning("%s; encoding everything again", error)
-            return {}
+            return []
         if index.recipe.identity != self.identity:
-            return {}
-        return {row.video_id: row for row in index.rows if row.encoded}
+            return []
+        self.last_batch = int(index.provenance.get("batch", 1))
+        return index.rows
 
     def _read_verified(self, row: IndexRow) -> np.ndarray | None:
         """A video's features in the last tar, None where the tar is not what its index says."""
@@ -115,6 +152,10 @@ class FeatureStore:
             log.warning("%s: features of %r are damaged; encoding it again", path, row.video_id)
             return None
         return features
+
+
+def _facts(row: IndexRow) -> VideoFacts:
+    return VideoFacts(**{field.name: getattr(row, field.name) for field in fields(VideoFacts)})
 
 
 def _same_file(facts: VideoFacts, found: ManifestRow | VideoFacts) -> bool:

@@ -8,11 +8,15 @@ section checks it with `python -m pipeline.settings SECTION FILE`.
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 
 from pipeline.cli import run
 from pipeline.formats.recipe import PRESETS, Sampling
 from pipeline.formats.settings import read_settings
+
+OUTPUTS = {"s3d": ("mixed_5c", "embedding"), "c3d": ("fc6",)}
+"""The encoders that come with Bagpipe, and what each can give."""
 
 
 def _one_of(name: str, value: object, allowed: tuple) -> None:
@@ -79,7 +83,7 @@ class EncodeSettings:
     """How videos become features."""
 
     encoder: str
-    """`s3d`."""
+    """`s3d`, `c3d`, `torchvision:NAME`, or the `package.module:factory` of any other network."""
     weights: str
     """`random`, or the path of a state dict."""
     weights_sha256: str | None
@@ -87,9 +91,9 @@ class EncodeSettings:
     seed: int
     """Of the random weights."""
     space_to_depth: bool
-    """The stem: true for the released s3d_howto100m.pth, false for MIL-NCE_HowTo100M's own."""
+    """S3D's stem: true for the released s3d_howto100m.pth, false for MIL-NCE_HowTo100M's own."""
     output: str
-    """`mixed_5c` (1024 numbers) or `embedding` (512)."""
+    """S3D's `mixed_5c` (1024 numbers) or `embedding` (512); C3D's `fc6`; any other's own names."""
     sampling: str | dict
     """A preset's name, or frame_rate, frames, stride_seconds and tail."""
     frame_size: int
@@ -104,12 +108,17 @@ class EncodeSettings:
     """Raise it to encode everything again."""
 
     def __post_init__(self) -> None:
-        _one_of("encoder", self.encoder, ("s3d",))
-        _one_of("output", self.output, ("mixed_5c", "embedding"))
+        if self.encoder not in OUTPUTS and not re.fullmatch(r"[\w.]+:\w+", self.encoder):
+            raise ValueError(
+                f"encoder is {self.encoder!r}, allowed: {', '.join(OUTPUTS)}, torchvision:NAME, or"
+                " the package.module:factory of a network"
+            )
+        if self.encoder in OUTPUTS:
+            _one_of("output", self.output, OUTPUTS[self.encoder])
         _one_of("precision", self.precision, ("float32", "bfloat16"))
         if self.frame_size < 32 or self.frame_size % 2:
             raise ValueError(f"frame_size is {self.frame_size}, must be even and at least 32")
-        if self.grid.frames % 2:
+        if self.encoder == "s3d" and self.grid.frames % 2:
             raise ValueError(f"sampling.frames is {self.grid.frames}; s3d needs an even number")
         for name in ("max_missing", "max_bad_packets"):
             if not 0 <= getattr(self, name) <= 1:

@@ -1,33 +1,21 @@
-"""Bring every video of a shard to its end: rejected, re-used, encoded or failed.
-
-Windows come from decoding processes, videos interleaved; batches of them run across videos; a video
-whose last features have come is judged and put into the store, so that memory holds only those in
-work.
-"""
+"""Encode the videos of a shard, and write its tar and index."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from pipeline.decode_pool import decode_all
-from pipeline.decoding import Event, Finished, Job, Started, Window
-from pipeline.encode_progress import Progress
-from pipeline.encoders.batches import WindowBatch
+from pipeline.decode_limits import USUAL_LIMITS, Limits
 from pipeline.encoders.interface import Encoder, load_encoder
 from pipeline.encoders.machine import provenance
 from pipeline.formats.manifest import ManifestRow, read_manifest
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
-from pipeline.formats.shard import EncodedVideo, VideoFacts, write_shard
-from pipeline.reuse import FeatureStore
+from pipeline.formats.shard import write_shard
+from pipeline.reuse import RETRY_ALL, FeatureStore, Retry
 from pipeline.settings import EncodeSettings
-from pipeline.verdicts import facts_of_decoded, facts_of_failed, facts_of_rejected, judged
+from pipeline.shard_videos import ShardEncoder
+from pipeline.video import nvdec_fault
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +26,28 @@ def encode_shard(
     outputs: tuple[Path, Path],
     *,
     device: str,
-    batch: int,
+    compiled: bool = False,
+    batch: int | str,
     workers: int,
+    limits: Limits = USUAL_LIMITS,
+    retry: Retry = RETRY_ALL,
+    decoder: str = "cpu",
 ) -> None:
     """Encode the videos of a manifest on `device`; as `encode_rows`."""
     settings = read_settings(EncodeSettings, settings_path)
     rows = read_manifest(manifest)
-    encoder = load_encoder(settings, device)
-    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers)
+    encoder = load_encoder(settings, device, compiled=compiled)
+    encode_rows(
+        rows,
+        settings,
+        encoder,
+        outputs,
+        batch=batch,
+        workers=workers,
+        limits=limits,
+        retry=retry,
+        decoder=decoder,
+    )
 
 
 def encode_rows(
@@ -54,20 +56,38 @@ def encode_rows(
     encoder: Encoder,
     outputs: tuple[Path, Path],
     *,
-    batch: int,
+    batch: int | str,
     workers: int,
+    limits: Limits = USUAL_LIMITS,
+    retry: Retry = RETRY_ALL,
+    decoder: str = "cpu",
 ) -> None:
     """Encode `rows` and write the tar and the index (`outputs`), whole or not at all.
+
+    `batch` is a number of windows, or `auto`: then it is probed once and held.
 
     Raises:
         ValueError: features overflow float16 or are NaN.
     """
     recipe = recipe_of(settings, encoder)
     store = FeatureStore(*outputs, recipe)
-    shard = ShardEncoder(rows, settings, encoder, store, batch=batch)
-    shard.encode(workers)
-    write_shard(*outputs, shard.videos(), recipe, provenance(encoder, batch))
+    shard = ShardEncoder(rows, settings, encoder, store, batch=batch, retry=retry)
+    gpu = decoding_gpu(decoder, encoder)
+    shard.encode(workers, limits, gpu)
+    how = provenance(encoder, shard.batch_size, gpu_decodes=gpu is not None)
+    write_shard(*outputs, shard.videos(), recipe, how)
     store.finish()
+
+
+def decoding_gpu(decoder: str, encoder: Encoder) -> int | None:
+    """The GPU that is to decode when `decoder` is `nvdec` and it can; it is the encoder's own."""
+    if decoder != "nvdec":
+        return None
+    gpu = encoder.device.index or 0
+    if fault := nvdec_fault(gpu):
+        log.warning("NVDEC does not work here (%s): decoding on the CPU", fault)
+        return None
+    return gpu
 
 
 def recipe_of(settings: EncodeSettings, encoder: Encoder) -> Recipe:
@@ -82,117 +102,3 @@ def recipe_of(settings: EncodeSettings, encoder: Encoder) -> Recipe:
         precision=settings.precision,
         feature_version=settings.feature_version,
     )
-
-
-@dataclass(slots=True)
-class Unfinished:
-    """A video that is being decoded and encoded."""
-
-    rows: list[np.ndarray] = field(default_factory=list)
-    """Its features so far, each [F] float16."""
-    end: Finished | None = None
-    """Set when it is decoded."""
-
-
-class ShardEncoder:
-    """Encodes the videos of one shard; batches run across videos."""
-
-    def __init__(
-        self,
-        rows: list[ManifestRow],
-        settings: EncodeSettings,
-        encoder: Encoder,
-        store: FeatureStore,
-        *,
-        batch: int,
-    ):
-        self.rows, self.settings, self.store = rows, settings, store
-        self.batch = WindowBatch(encoder, batch)
-        self.facts: dict[int, VideoFacts] = {}
-        self.unfinished: dict[int, Unfinished] = {}
-        self.num_reused = 0
-
-    def encode(self, workers: int) -> None:
-        """Fill `facts` for every row; the features are left in the store."""
-        self._look_up()
-        jobs = [
-            Job(number, row.path, row.duration_seconds)
-            for number, row in enumerate(self.rows)
-            if number not in self.facts
-        ]
-        grid = self.settings.grid
-        progress = Progress(jobs, grid.stride_seconds)
-        waiting = 2 * self.batch.size
-        events = decode_all(
-            jobs, grid, self.batch.encoder.geometry, workers=workers, waiting_windows=waiting
-        )
-        with closing(events):
-            for event in events:
-                self._handle(event)
-                progress.note(event)
-        self.batch.run()
-        self._settle()
-        assert not self.unfinished, "a decoded video lacks features"
-        self._log_end(progress, [self.facts[job.number] for job in jobs])
-
-    def videos(self) -> Iterator[EncodedVideo]:
-        """All videos in the manifest's order, read from the store one at a time."""
-        for number in range(len(self.rows)):
-            facts = self.facts[number]
-            if facts.status == "encoded":
-                yield self.store.load(facts)
-            else:
-                yield EncodedVideo(facts=facts, features=None)
-
-    def _look_up(self) -> None:
-        """Fill `facts` of what needs no encoding: it is rejected, or was encoded before."""
-        for number, row in enumerate(self.rows):
-            if not row.accepted:
-                self.facts[number] = facts_of_rejected(row)
-            elif (found := self.store.find(row)) is not None:
-                self.facts[number] = judged(found, row, self.settings)
-                self.num_reused += 1
-
-    def _handle(self, event: Event) -> None:
-        number = event.number
-        if isinstance(event, Started):
-            self.unfinished[number] = Unfinished()
-        elif isinstance(event, Window):
-            if self.batch.add(event.pixels, self.unfinished[number].rows):
-                self._settle()
-        elif isinstance(event, Finished):
-            self.unfinished[number].end = event
-            self._settle()
-        else:
-            del self.unfinished[number]
-            self.facts[number] = facts_of_failed(self.rows[number], event)
-            log.warning("%s: %s: %s", self.rows[number].path, event.reason, event.message)
-
-    def _settle(self) -> None:
-        """Judge and keep every decoded video whose last features have come."""
-        for number, video in list(self.unfinished.items()):
-            if video.end is None:
-                continue
-            if len(video.rows) == self.settings.grid.num_vectors(video.end.report.num_frames):
-                self._finish(number, self.unfinished.pop(number))
-
-    def _finish(self, number: int, video: Unfinished) -> None:
-        row, features = self.rows[number], np.stack(video.rows)
-        facts = judged(facts_of_decoded(row, video.end), row, self.settings)
-        self.facts[number] = facts
-        if facts.status != "encoded":
-            log.warning("%s: %s: %s", row.path, facts.reason, facts.error_message)
-            return
-        if not np.isfinite(features).all():
-            raise ValueError(
-                f"features of {row.video_id!r} overflow float16 or are NaN: check encode.weights"
-                " and encode.precision"
-            )
-        self.store.keep(EncodedVideo(facts=facts, features=features))
-
-    def _log_end(self, progress: Progress, tried: list[VideoFacts]) -> None:
-        encoded = [facts for facts in tried if facts.status == "encoded"]
-        failed = sum(facts.status == "failed" for facts in self.facts.values())
-        log.info("%d re-used, %d encoded, %d failed", self.num_reused, len(encoded), failed)
-        if encoded:
-            log.info("%s", progress.speed(sum(facts.decoded_seconds for facts in encoded)))

@@ -13,6 +13,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import av.codec
+import av.codec.hwaccel
 import av.container
 import av.filter
 import av.format
@@ -37,7 +39,9 @@ __all__ = ["DecodeReport", "Geometry", "VideoReader"]
 class VideoReader:
     """One pass over one video.
 
-    `declared_seconds` is the length to expect when the file itself declares none.
+    `declared_seconds` is the length to expect when the file itself declares none. With `gpu`, the
+    decoder of that GPU (NVDEC) is used for what it can decode, and libav's own for the rest; the
+    pictures come to the CPU all the same, where one chain of filters cuts and scales both kinds.
     """
 
     def __init__(
@@ -47,11 +51,13 @@ class VideoReader:
         sampling: Sampling,
         geometry: Geometry,
         declared_seconds: float = 0,
+        gpu: int | None = None,
     ):
         self.path = Path(path)
         self.sampling = sampling
         self.geometry = geometry
         self.declared_seconds = declared_seconds
+        self.gpu = gpu
         self.report: DecodeReport | None = None
         """Set once `windows` is exhausted."""
 
@@ -79,7 +85,7 @@ class VideoReader:
 
     def _read(self, *, synthetic: bool) -> Generator[np.ndarray, None, _Source]:
         """Yield the windows and return what was read; a file without timestamps yields none."""
-        with open_video(self.path) as container:
+        with open_video(self.path, self.gpu) as container:
             source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
             source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
             painter = Painter(self.geometry, source.stream.time_base)
@@ -97,13 +103,29 @@ class VideoReader:
         return source
 
 
-def open_video(path: Path) -> av.container.InputContainer:
+def nvdec_fault(gpu: int) -> str:
+    """Why this GPU cannot decode; empty when it can."""
+    if "cuda" not in av.codec.hwaccel.hwdevices_available():
+        return "this PyAV is built without CUDA"
+    try:
+        _nvdec(gpu).create(av.codec.Codec("h264", "r"))
+    except (OSError, RuntimeError, ValueError) as error:
+        return f"libav: {error}"
+    return ""
+
+
+def _nvdec(gpu: int) -> av.codec.hwaccel.HWAccel:
+    return av.codec.hwaccel.HWAccel("cuda", device=gpu, allow_software_fallback=True)
+
+
+def open_video(path: Path, gpu: int | None = None) -> av.container.InputContainer:
     """Open one local file, and nothing that it may point to."""
     try:
         container = av.open(
             f"file:{path.absolute()}",
             container_options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS},
             metadata_errors="replace",
+            hwaccel=None if gpu is None else _nvdec(gpu),
         )
     except av.ArgumentError:
         allowed = "it is a text, a picture or a playlist, or of a container that is not read"

@@ -11,6 +11,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from pipeline.decode_limits import Limits
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Failed, Finished, Job, Started, Window
 from pipeline.formats.manifest import Reason
@@ -114,6 +115,69 @@ def test_a_video_that_kills_its_process_twice_has_crashed_and_the_next_one_is_de
     assert [(event.number, type(event)) for event in ends] == [(2, Failed), (0, Finished)]
     assert ends[0].reason == Reason.CRASHED
     assert "died 2 times (exit code -9)" in ends[0].message
+
+
+def limits(**changes) -> Limits:
+    return Limits(**{"video_seconds": 60.0, "factor": 0.0, "videos_per_worker": 100} | changes)
+
+
+def test_a_video_that_takes_longer_than_its_budget_ends_as_timeout_and_the_next_one_is_decoded(
+    jobs,
+):
+    """A stopped process is as silent as one that loops inside libav."""
+    tight = limits(video_seconds=0.5, factor=0.25)
+    stream = decode_all(
+        [jobs[2], jobs[0]], SAMPLING, LARGE, workers=1, waiting_windows=1, limits=tight
+    )
+    ends, began = [], 0.0
+    with closing(stream):
+        for event in stream:
+            if isinstance(event, Started) and event.number == 2:
+                os.kill(multiprocessing.active_children()[0].pid, signal.SIGSTOP)
+                began = time.monotonic()
+            if isinstance(event, Failed | Finished):
+                ends.append((event, time.monotonic() - began))
+    (slow, seconds), (good, _) = ends
+    assert (slow.number, slow.reason) == (2, Reason.TIMEOUT)
+    assert "budget of 1 s (run.encode.video_timeout_seconds" in slow.message
+    assert 1.0 < seconds < 30
+    assert (good.number, type(good)) == (0, Finished)
+    assert_no_process_is_left()
+
+
+def test_time_that_the_network_takes_is_not_the_video_s(jobs):
+    """Half a second for each window that is taken, a budget of one second for the video."""
+    stream = decode_all(
+        jobs[2:3], SAMPLING, LARGE, workers=1, waiting_windows=1, limits=limits(video_seconds=1.0)
+    )
+    kinds = []
+    with closing(stream):
+        for event in stream:
+            time.sleep(0.4)
+            kinds.append(type(event))
+    assert kinds == [Started, *[Window] * 6, Finished]
+
+
+def decoders_seen(jobs, videos_per_worker):
+    seen = set()
+    frugal = limits(videos_per_worker=videos_per_worker)
+    stream = decode_all(jobs, SAMPLING, LARGE, workers=1, waiting_windows=1, limits=frugal)
+    with closing(stream):
+        for event in stream:
+            if isinstance(event, Started):
+                seen |= {child.pid for child in multiprocessing.active_children()}
+    return seen
+
+
+def test_a_process_is_replaced_after_its_share_of_videos(jobs):
+    assert len(decoders_seen(jobs[:3], 1)) == 3
+    assert len(decoders_seen(jobs[:3], 3)) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"video_seconds": 0}, {"factor": -1}, {"videos_per_worker": 0}])
+def test_limits_that_no_video_meets_are_refused(wrong):
+    with pytest.raises(ValueError, match="limits of decoding must be positive"):
+        limits(**wrong)
 
 
 def test_stopping_early_leaves_no_process_and_no_thread(jobs):

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from pipeline.formats.files import write_json
 from pipeline.formats.manifest import ManifestRow, write_manifest
 from pipeline.formats.shard import read_features, read_index
 from pipeline.pixels import Geometry
+from pipeline.reuse import RETRY_ALL, Retry
 from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import encode_rows
 from pipeline.video import VideoReader
@@ -100,11 +102,11 @@ def outputs_in(folder: Path) -> tuple[Path, Path]:
     return folder / "00000.tar", folder / "00000.parquet"
 
 
-def encode(rows, folder, *, settings=SETTINGS, encoder=None, batch=4, workers=0):
+def encode(rows, folder, *, settings=SETTINGS, encoder=None, batch=4, workers=0, retry=RETRY_ALL):
     """Encode and return how many windows the encoder saw, and the bytes of both outputs."""
     encoder = encoder or Means()
     outputs = outputs_in(folder)
-    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers)
+    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers, retry=retry)
     return encoder.seen, [path.read_bytes() for path in outputs]
 
 
@@ -277,6 +279,80 @@ def test_failed_videos_are_tried_again(rows, tmp_path):
     assert found == encode(rows, tmp_path / "fresh")[1]
 
 
+@pytest.mark.parametrize(
+    ("retry", "seen"), [("all", True), ("none", False), ("missing", True), ("timeout", False)]
+)
+def test_failures_are_tried_again_by_reason(rows, tmp_path, retry, seen):
+    path = Path(rows[2].path)
+    away = path.rename(path.with_suffix(".away"))
+    _, first = encode(rows, tmp_path / "out")
+    away.rename(path)
+    found, second = encode(rows, tmp_path / "out", retry=Retry.parse(retry))
+    assert found == (len(windows_of(rows[2])) if seen else 0)
+    assert (second == first) is not seen
+    assert statuses(tmp_path / "out")["v.2"] == (("encoded", "") if seen else ("failed", "missing"))
+
+
+def test_a_failure_of_another_file_or_recipe_is_always_tried_again(rows, originals, tmp_path):
+    Path(rows[2].path).write_text("<html>")
+    broken = [rows[0], rows[1], accepted(Path(rows[2].path), "v.2", 2.0), rows[3]]
+    encode(broken, tmp_path / "out")
+    shutil.copy(originals / "2.mp4", rows[2].path)
+    mended = [rows[0], rows[1], accepted(Path(rows[2].path), "v.2", 2.0), rows[3]]
+    never = Retry.parse("none")
+    assert encode(mended, tmp_path / "out", retry=never)[0] == len(windows_of(rows[2]))
+    newer = dataclasses.replace(SETTINGS, feature_version=2)
+    encode(broken, tmp_path / "out", settings=newer, retry=never)
+    assert statuses(tmp_path / "out")["v.2"] == ("encoded", "")
+
+
+def test_wider_limits_try_a_refused_video_again_also_without_retry(tmp_path):
+    short = write_video(
+        tmp_path / "cut.mp4", steady(100), container_options={"movflags": "+faststart"}
+    )
+    cut(short, 0.6)
+    rows, never = [accepted(short, "cut", 4.0)], Retry.parse("none")
+    strict = dataclasses.replace(SETTINGS, max_missing=0.01)
+    encode(rows, tmp_path / "out", settings=strict)
+    seen, _ = encode(rows, tmp_path / "out", settings=strict, retry=never)
+    assert (seen, statuses(tmp_path / "out")["cut"]) == (0, ("failed", "truncated"))
+    wide = dataclasses.replace(SETTINGS, max_missing=0.9)
+    _, found = encode(rows, tmp_path / "out", settings=wide, retry=never)
+    assert statuses(tmp_path / "out")["cut"] == ("encoded", "")
+    assert found == encode(rows, tmp_path / "fresh", settings=wide)[1]
+
+
+def test_a_reason_that_is_none_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="retry is 'missing,lost', allowed: all, none, or some of"):
+        Retry.parse("missing,lost")
+
+
+class Cramped(Means):
+    """Has room for three windows at a time."""
+
+    def __call__(self, windows_BTHWC):
+        if len(windows_BTHWC) > 3:
+            raise torch.OutOfMemoryError
+        return super().__call__(windows_BTHWC)
+
+
+def test_out_of_memory_halves_the_batch_loses_no_clip_and_is_put_down(rows, tmp_path, caplog):
+    encode(rows, tmp_path / "out", encoder=Cramped(), batch=8)
+    encode(rows, tmp_path / "small", batch=2)
+    assert "out of memory: batches of 2 windows from here on" in caplog.text
+    tar, index = outputs_in(tmp_path / "out")
+    assert tar.read_bytes() == (tmp_path / "small/00000.tar").read_bytes()
+    assert read_index(index).provenance["batch"] == 2
+
+
+def test_an_automatic_batch_is_put_down_and_a_run_without_work_keeps_it(rows, tmp_path):
+    _, first = encode(rows, tmp_path / "out", encoder=Cramped(), batch="auto")
+    batch = read_index(tmp_path / "out/00000.parquet").provenance["batch"]
+    assert batch in (1, 2)
+    assert encode(rows, tmp_path / "out", encoder=Means(fail_after=0), batch="auto") == (0, first)
+    assert not (tmp_path / "out/.partial/00000").exists()
+
+
 def test_limits_judge_re_used_features_as_new_ones(rows, tmp_path):
     short = write_video(
         tmp_path / "cut.mp4", steady(100), container_options={"movflags": "+faststart"}
@@ -356,6 +432,7 @@ def test_the_log_counts_and_gives_the_speed(rows, tmp_path, caplog):
     encode(rows, tmp_path / "out")
     assert "0 re-used, 3 encoded, 0 failed" in caplog.text
     assert "clips/s" in caplog.text
+    assert "bottleneck" in caplog.text
     encode(rows, tmp_path / "out")
     assert "3 re-used, 0 encoded, 0 failed" in caplog.text
 
@@ -385,6 +462,17 @@ def test_a_gpu_that_is_not_there_is_one_line():
     with pytest.raises(ValueError, match="--device is cuda, but no GPU"):
         choose_device("cuda")
     assert choose_device("auto") == "cpu"
+
+
+def test_nvdec_that_does_not_work_is_one_line_and_the_cpu_decodes(rows, tmp_path, caplog):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    _, first = encode(rows, tmp_path / "cpu")
+    encode_rows(
+        rows, SETTINGS, Means(), outputs_in(tmp_path / "gpu"), batch=4, workers=0, decoder="nvdec"
+    )
+    assert [path.read_bytes() for path in outputs_in(tmp_path / "gpu")] == first
+    assert "NVDEC does not work here" in caplog.text
 
 
 def start(folder: Path, rows: list[ManifestRow]) -> subprocess.Popen:
@@ -422,6 +510,42 @@ def test_after_kill_minus_9_the_next_run_re_uses_what_was_done_and_gives_the_sam
     assert "2 re-used, 1 encoded, 0 failed" in caplog.text
     found = [path.read_bytes() for path in outputs_in(tmp_path / "out")]
     shutil.rmtree(tmp_path / "out")
+    command(arguments_for(tmp_path, long_rows))
+    assert "0 re-used, 3 encoded, 0 failed" in caplog.text
+    assert [path.read_bytes() for path in outputs_in(tmp_path / "out")] == found
+
+
+def wait_for_work(process: subprocess.Popen) -> None:
+    """Until the command has started its decoding process."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        time.sleep(3)
+        return
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not children.read_text().split():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_after_kill_minus_9_at_random_moments_the_bytes_are_those_of_an_undisturbed_run(
+    long_rows, tmp_path, command, caplog
+):
+    draw = random.Random(0)
+    killed = 0
+    for _ in range(3):
+        process = start(tmp_path, long_rows)
+        wait_for_work(process)
+        time.sleep(draw.uniform(0, 1))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    assert killed
+    command(arguments_for(tmp_path, long_rows))
+    found = [path.read_bytes() for path in outputs_in(tmp_path / "out")]
+    assert not (tmp_path / "out/.partial/00000").exists()
+    shutil.rmtree(tmp_path / "out")
+    caplog.clear()
+    caplog.set_level("INFO")
     command(arguments_for(tmp_path, long_rows))
     assert "0 re-used, 3 encoded, 0 failed" in caplog.text
     assert [path.read_bytes() for path in outputs_in(tmp_path / "out")] == found

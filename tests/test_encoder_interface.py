@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.s3d import S3D
 from pipeline.encoders.s3d_weights import randomize
@@ -167,28 +166,3 @@ def test_missing_weights_say_where_to_look(tmp_path):
     settings = dataclasses.replace(SETTINGS, weights=str(tmp_path / "none.pth"))
     with pytest.raises(FileNotFoundError, match=r"none\.pth is no file: config/README\.md"):
         load_encoder(settings, "cpu")
-
-
-class Counting:
-    """Stands in for an encoder: a window's mean, and how large the batches were."""
-
-    def __init__(self):
-        self.sizes = []
-
-    def __call__(self, windows_BTHWC):
-        self.sizes.append(len(windows_BTHWC))
-        return windows_BTHWC.float().mean(dim=(1, 2, 3, 4))[:, None]
-
-
-def test_batches_run_across_takers_and_are_always_full():
-    encoder = Counting()
-    batch, takers = WindowBatch(encoder, 4), [[], [], []]
-    ran = [
-        batch.add(np.full((2, 2, 2, 3), value, np.uint8), takers[value % 3]) for value in range(6)
-    ]
-    assert ran == [False, False, False, True, False, False]
-    batch.run()
-    batch.run()
-    assert encoder.sizes == [4, 4]
-    assert [[float(row[0]) for row in taker] for taker in takers] == [[0, 3], [1, 4], [2, 5]]
-    assert takers[0][0].dtype == np.float16

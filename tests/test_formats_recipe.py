@@ -106,3 +106,10 @@ def test_the_identity_moves_with_every_field():
 def test_empty_features_are_refused():
     with pytest.raises(ValueError, match="positive sizes"):
         dataclasses.replace(RECIPE, feature_dim=0)
+
+
+def test_a_whole_number_is_the_same_however_it_is_written():
+    grid = PRESETS["howto100m-1s"]
+    same = dataclasses.replace(grid, frame_rate=16.0, stride_seconds=1.0)
+    recipe = dataclasses.replace(RECIPE, sampling=grid)
+    assert dataclasses.replace(RECIPE, sampling=same).identity == recipe.identity

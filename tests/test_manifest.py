@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.formats.manifest import read_manifest
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.manifest import inspect_all, main, read_deny_list, summary
+from pipeline.inspection import inspect_all, read_deny_list, summary
+from pipeline.manifest import main
 from pipeline.settings import ManifestSettings
 from tests.videos import steady, write_audio, write_video
 

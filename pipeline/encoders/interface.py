@@ -5,20 +5,23 @@ Shapes: B windows, F features, H and W pixels.
 
 from __future__ import annotations
 
+import importlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pipeline.encoders.s3d import FEATURE_DIMS, S3D
-from pipeline.encoders.s3d_weights import digest_of_state, load_state, randomize, read_state
+from pipeline.encoders.c3d import c3d
+from pipeline.encoders.network import Network, NetworkEncoder
+from pipeline.encoders.s3d_encoder import S3DEncoder, s3d
+from pipeline.encoders.s3d_weights import digest_of_state, load_state, read_state
+from pipeline.encoders.torchvision_models import torchvision_network
 from pipeline.formats.files import sha256_of_file
 from pipeline.pixels import Geometry
 from pipeline.settings import EncodeSettings
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 log = logging.getLogger(__name__)
 
@@ -44,53 +47,56 @@ class Encoder(Protocol):
         """RGB, uint8 [B, frames, H, W, 3] on any device -> float32 [B, F] on the encoder's."""
 
 
-class S3DEncoder:
-    """S3D: a centre square, colours in [0, 1], no mean and standard deviation."""
-
-    name = "s3d"
-
-    def __init__(
-        self, network: S3D, settings: EncodeSettings, device: torch.device, *, weights_sha256: str
-    ):
-        """Take over `network`: it is folded and moved, and no longer loads a state dict."""
-        self.weights_sha256 = weights_sha256
-        self.output = settings.output
-        self.feature_dim = FEATURE_DIMS[settings.output]
-        self.geometry = Geometry(frame_size=settings.frame_size, resize=None)
-        self.device = device
-        self.dtype = DTYPES[settings.precision]
-        self.network = network.eval().requires_grad_(False).fold()
-        self.network.to(device, self.dtype, memory_format=torch.channels_last_3d)
-
-    @torch.inference_mode()
-    def __call__(self, windows_BTHWC: Tensor) -> Tensor:
-        """RGB, uint8 [B, frames, H, W, 3] -> float32 [B, F]."""
-        # A permuted view of B,T,H,W,C is channels_last_3d already: nothing is copied.
-        clips_BCTHW = windows_BTHWC.to(self.device).permute(0, 4, 1, 2, 3).to(self.dtype) / 255
-        # On GPUs float32 convolutions would be TF32 (10 bits), by whichever algorithm is fastest.
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-            return self.network(clips_BCTHW)[self.output].float()
+FACTORIES = {"s3d": s3d, "c3d": c3d, "torchvision": torchvision_network}
 
 
-def load_encoder(settings: EncodeSettings, device: torch.device | str) -> Encoder:
+def load_encoder(
+    settings: EncodeSettings, device: torch.device | str, *, compiled: bool = False
+) -> Encoder:
     """The encoder that the settings ask for, ready on `device`.
 
     Raises:
         FileNotFoundError: there is no file of weights.
-        ValueError: the weights have another sha256 than asked for, or do not fit the network.
+        ValueError: there is no such factory, the settings do not fit the network, or the weights
+            have another sha256 than asked for or do not fit it.
     """
-    network = S3D(space_to_depth=settings.space_to_depth)
+    network = factory_of(settings)(settings)
+    if not isinstance(network, Network):
+        raise ValueError(
+            f"encode.encoder {settings.encoder} returned {type(network).__name__}, must return a"
+            " pipeline.encoders.network.Network"
+        )
+    network.check(settings)
+    digest = load_weights(network, settings)
+    adapter = S3DEncoder if settings.encoder == "s3d" else NetworkEncoder
+    return adapter(
+        network, settings, torch.device(device), weights_sha256=digest, compiled=compiled
+    )
+
+
+def factory_of(settings: EncodeSettings) -> Callable[[EncodeSettings], Network]:
+    """The function that makes the network: one of ours, or `package.module:factory`."""
+    module, _, name = settings.encoder.partition(":")
+    if module in FACTORIES:
+        return FACTORIES[module]
+    try:
+        factory = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ValueError(f"encode.encoder {settings.encoder}: {error}") from None
+    if not callable(factory):
+        raise ValueError(
+            f"encode.encoder {settings.encoder}: {module} has no function {name!r}; it must take"
+            " the settings and return a pipeline.encoders.network.Network"
+        )
+    return factory
+
+
+def load_weights(network: Network, settings: EncodeSettings) -> str:
+    """Load the weights file into `network`, if one is named; return the sha256 of the weights."""
     if settings.weights == "random":
-        randomize(network, settings.seed)
-        digest = digest_of_state(network.state_dict())
+        digest = digest_of_state(network.module.state_dict())
         check_digest(settings, digest)
-    else:
-        digest = load_file(network, settings)
-    return S3DEncoder(network, settings, torch.device(device), weights_sha256=digest)
-
-
-def load_file(network: S3D, settings: EncodeSettings) -> str:
-    """Load the weights file into `network`; return the file's sha256."""
+        return digest
     if not Path(settings.weights).is_file():
         raise FileNotFoundError(
             f"encode.weights {settings.weights} is no file: config/README.md says where released"
@@ -98,7 +104,13 @@ def load_file(network: S3D, settings: EncodeSettings) -> str:
         )
     digest = sha256_of_file(settings.weights)
     check_digest(settings, digest)
-    load_state(network, read_state(settings.weights), where=settings.weights)
+    load_state(
+        network.module,
+        read_state(settings.weights),
+        where=settings.weights,
+        encoder=settings.encoder,
+        left_out=network.left_out,
+    )
     log.info("%s: sha256 %s", settings.weights, digest)
     return digest
 

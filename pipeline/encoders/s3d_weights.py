@@ -39,14 +39,21 @@ def read_state(path: str | Path) -> State:
     return {name.removeprefix(WRAPPER): tensor for name, tensor in state.items()}
 
 
-def load_state(network: S3D, state: State, *, where: str) -> None:
-    """Load `state` into `network`; every name and shape must fit, but for the text tower's.
+def load_state(
+    network: nn.Module,
+    state: State,
+    *,
+    where: str,
+    encoder: str = "s3d",
+    left_out: tuple[str, ...] = (TEXT_TOWER,),
+) -> None:
+    """Load `state` into `network`; every name and shape must fit, but for what is left out.
 
     Raises:
         ValueError: one line that names the first names that differ.
     """
     expected = network.state_dict()
-    state = {name: value for name, value in state.items() if not name.startswith(TEXT_TOWER)}
+    state = {name: value for name, value in state.items() if not name.startswith(tuple(left_out))}
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     misshapen = [
@@ -57,7 +64,7 @@ def load_state(network: S3D, state: State, *, where: str) -> None:
     problems = {"missing": missing, "unexpected": unexpected, "wrong shape": misshapen}
     if any(problems.values()):
         listed = "; ".join(_first(kind, names) for kind, names in problems.items() if names)
-        raise ValueError(f"{where} does not fit s3d: {listed}{_stem_hint(network, state)}")
+        raise ValueError(f"{where} does not fit {encoder}: {listed}{_stem_hint(network, state)}")
     network.load_state_dict(state, strict=True)
 
 
@@ -66,8 +73,10 @@ def _first(kind: str, names: list[str], limit: int = 3) -> str:
     return f"{kind} {', '.join(names[:limit])}{more}"
 
 
-def _stem_hint(network: S3D, state: State) -> str:
-    """Say so when the weights are those of the other stem."""
+def _stem_hint(network: nn.Module, state: State) -> str:
+    """Say so when the weights are those of S3D's other stem."""
+    if not isinstance(network, S3D):
+        return ""
     stem = state.get("conv1.conv1.weight")
     other = stem_channels(space_to_depth=not network.space_to_depth)
     if stem is None or stem.ndim != 5 or stem.shape[1] != other:

@@ -43,6 +43,10 @@ class Sampling:
             )
         if self.tail not in TAILS:
             raise ValueError(f"tail {self.tail!r}, allowed: {', '.join(TAILS)}")
+        # 8 and 8.0 are the same rate, and would be two identities.
+        for name in ("frame_rate", "stride_seconds"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, int(value) if value == int(value) else value)
 
     @property
     def stride_frames(self) -> int:

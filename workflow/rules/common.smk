@@ -214,6 +214,22 @@ def given(section, key):
     return [] if value in (None, "random") else [value]
 
 
+def encode_flags():
+    """Flags of an encode job. As a resource, for a changed parameter would encode again."""
+    run = config["run"]["encode"]
+    retry = run["retry"] if isinstance(run["retry"], str) else ",".join(run["retry"])
+    names = (
+        "video_timeout_seconds",
+        "video_timeout_factor",
+        "videos_per_worker",
+        "decoder",
+    )
+    flags = [f"--{name.replace('_', '-')} {run[name]}" for name in names]
+    return " ".join(
+        [*flags, f"--retry {retry}", *(["--compile"] if run["compile"] else [])]
+    )
+
+
 def train_resources():
     """How training is spread. Resources, for a changed parameter would train again."""
     run = config["run"]["train"]

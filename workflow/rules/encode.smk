@@ -20,8 +20,10 @@ rule encode:
         encode_device=config["run"]["encode"]["device"],
         encode_batch=config["run"]["encode"]["batch"],
         encode_workers=config["run"]["encode"]["workers"],
+        encode_flags=encode_flags(),
     shell:
         "logged {log} python -m pipeline.encode --manifest {input.manifest}"
         " --settings {input.settings} --output {output.tar} --index {output.index}"
         " --device {resources.encode_device} --batch {resources.encode_batch}"
         " --workers {resources.encode_workers} --threads {threads}"
+        " {resources.encode_flags}"

@@ -1,0 +1,38 @@
+"""What decoding may use up: time for a video, videos for a process, windows that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.decoding import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a decoding process may use up."""
+
+    video_seconds: float
+    """Wall time for any video..."""
+    factor: float
+    """...and for each second that it declares to last."""
+    videos_per_worker: int
+    """A process is replaced after so many videos, and what it leaked is gone."""
+
+    def __post_init__(self) -> None:
+        if self.video_seconds <= 0 or self.factor < 0 or self.videos_per_worker < 1:
+            raise ValueError(f"limits of decoding must be positive, found {self}")
+
+    def budget(self, job: Job) -> float:
+        """Seconds that a video may take."""
+        return self.video_seconds + self.factor * max(0.0, job.declared_seconds)
+
+
+USUAL_LIMITS = Limits(video_seconds=120.0, factor=2.0, videos_per_worker=200)
+"""Those of config/config.yaml: half of real time at the slowest, which 8K reaches on one core."""
+
+
+class WaitingWindows:
+    """How many windows may wait for the network, and how many did when it last took one."""
+
+    def __init__(self, at_most: int):
+        self.at_most, self.now = at_most, 0

@@ -1,0 +1,90 @@
+"""Features of the videos of a table, without a workflow: probed, encoded, cut into shards.
+
+Running it again encodes only what is new or changed, as in the workflow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from pipeline.encoders.interface import load_encoder
+from pipeline.formats.manifest import ManifestRow
+from pipeline.formats.names import shard_name
+from pipeline.formats.plan import PlannedVideo
+from pipeline.formats.videos import VideoEntry, read_videos
+from pipeline.inspection import inspect_all, summary
+from pipeline.probe import find_ffprobe
+from pipeline.settings import OUTPUTS, EncodeSettings, ManifestSettings
+from pipeline.shard_encoder import encode_rows
+
+FRAMES = 16
+"""Of one vector, spread over the time to the next: a rate of 0.5 is the preset half-hertz, 1 is
+howto100m-1s."""
+ANY_VIDEO = ManifestSettings(min_seconds=0.0, max_seconds=1e9, timeout_seconds=60.0, deny_list=None)
+
+log = logging.getLogger(__name__)
+
+
+def encode_table(
+    options: argparse.Namespace, *, device: str, compiled: bool, **how: object
+) -> None:
+    """Encode the table `options.videos` into the folder `options.output`; `how` as `encode_rows`.
+
+    Raises:
+        FileNotFoundError: there is no such table, or no ffprobe.
+        ValueError: the table or an option makes no sense.
+    """
+    entries = read_videos(options.videos)
+    settings = settings_of(options)
+    if options.weights == "random":
+        log.warning("--weights is random: the features say nothing about the videos")
+    encoder = load_encoder(settings, device, compiled=compiled)
+    size = options.videos_per_shard
+    for number, start in enumerate(range(0, len(entries), size)):
+        rows = rows_of(entries[start : start + size], options.video_root, max(1, options.workers))
+        name = shard_name(number)
+        log.info("shard %s: %s", name, summary(rows))
+        outputs = (options.output / f"{name}.tar", options.output / f"{name}.parquet")
+        encode_rows(rows, settings, encoder, outputs, **how)
+
+
+def rows_of(entries: list[VideoEntry], root: Path, workers: int) -> list[ManifestRow]:
+    """What ffprobe says of the videos of a table, whose paths begin at `root`."""
+    planned = [
+        PlannedVideo(
+            video_id=entry.video_id,
+            path=str(root / entry.path) if entry.path else "",
+            split=entry.split,
+            size_bytes=-1,
+            mtime_ns=-1,
+        )
+        for entry in entries
+    ]
+    return inspect_all(planned, settings=ANY_VIDEO, ffprobe=find_ffprobe(), workers=workers)
+
+
+def settings_of(options: argparse.Namespace) -> EncodeSettings:
+    """The section `encode` that the flags stand for."""
+    own = OUTPUTS.get(options.encoder)
+    return EncodeSettings(
+        encoder=options.encoder,
+        weights=options.weights,
+        weights_sha256=None,
+        seed=0,
+        space_to_depth=True,
+        # The last of its own outputs: of S3D the embedding.
+        output=options.features or (own[-1] if own else "features"),
+        sampling={
+            "frame_rate": FRAMES * options.sample_rate,
+            "frames": FRAMES,
+            "stride_seconds": 1 / options.sample_rate,
+            "tail": "repeat",
+        },
+        frame_size=options.frame_size or (112 if options.encoder == "c3d" else 224),
+        precision=options.precision,
+        max_missing=0.5,
+        max_bad_packets=0.2,
+        feature_version=1,
+    )

@@ -1,0 +1,59 @@
+"""Features as other tools keep them: a .npy or .npz file for each video, named by its id."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.formats.files import whole_file
+from pipeline.formats.names import sample_key
+from pipeline.formats.shard import DTYPE
+
+ENDINGS = tuple(
+    f"{video}{array}"
+    for array in (".npy", ".npz")
+    for video in ("", ".mp4", ".webm", ".mkv", ".avi", ".mov", ".flv", ".m4v")
+)
+"""What may follow an id in the name of a features file."""
+
+
+def find_arrays(folder: Path, video_id: str) -> list[Path]:
+    """The files that may hold a video's features; its id stands in a name plain or as its key."""
+    stems = {sample_key(video_id), *([] if set(video_id) & set("/\0") else [video_id])}
+    paths = (folder / f"{stem}{ending}" for stem in stems for ending in ENDINGS)
+    return sorted(path for path in paths if path.is_file())
+
+
+def read_array(path: Path, feature_dim: int) -> np.ndarray:
+    """Read a file's features as float16 [T, feature_dim].
+
+    Raises:
+        ValueError: it is no array of numbers, of another shape, or not for float16.
+    """
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile):
+            with found as members:
+                if "features" not in members:
+                    raise ValueError(f"no member `features` among {', '.join(members) or 'none'}")
+                found = members["features"]
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"not a whole .npy or .npz file: {error}") from None
+    if found.dtype.kind != "f":
+        raise ValueError(f"holds {found.dtype}, needed: floating-point numbers")
+    if found.ndim != 2 or found.shape[1] != feature_dim or not len(found):
+        raise ValueError(f"has the shape {found.shape}, needed: (T, {feature_dim}) with T >= 1")
+    if not np.isfinite(found).all():
+        raise ValueError("holds NaN or infinity")
+    largest = float(np.abs(found).max())
+    if largest > float(np.finfo(DTYPE).max):
+        raise ValueError(f"holds {largest:g}, more than float16 can")
+    return np.ascontiguousarray(found, dtype=DTYPE)
+
+
+def write_array(path: Path, features: np.ndarray) -> None:
+    """Write features as .npy, whole or not at all."""
+    with whole_file(path) as scratch, open(scratch, "wb") as file:
+        np.lib.format.write_array(file, features, allow_pickle=False)

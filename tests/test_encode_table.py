@@ -1,0 +1,96 @@
+"""Features without a workflow: a table of videos in, shards out."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+
+from pipeline.encode import main
+from pipeline.encode_flags import parse
+from pipeline.encode_table import settings_of
+from pipeline.formats.recipe import PRESETS
+from pipeline.formats.shard import read_index
+from tests.videos import steady, write_video
+
+
+@pytest.fixture
+def command():
+    """The command, run in this process; its threads are set back."""
+    threads = torch.get_num_threads()
+    yield main
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """A table of two good videos, one that is a page and one that is gone."""
+    folder = tmp_path / "videos"
+    (folder / "deep").mkdir(parents=True)
+    write_video(folder / "a.mp4", steady(125))
+    write_video(folder / "deep" / "b.mp4", steady(50))
+    (folder / "page.mp4").write_text("<html>")
+    table = tmp_path / "videos.csv"
+    table.write_text("video_id,path\na,a.mp4\nx.y,deep/b.mp4\npage,page.mp4\ngone,gone.mp4\n")
+    flags = ["--videos", str(table), "--video-root", str(folder), "--output", str(tmp_path / "out")]
+    flags += ["--encoder", "s3d", "--sample-rate", "0.5", "--batch", "8", "--workers", "1"]
+    return [*flags, "--frame-size", "32", "--threads", "1", "--device", "cpu"]
+
+
+def features_in(tar) -> dict[str, np.ndarray]:
+    samples = webdataset.WebDataset(str(tar), shardshuffle=False)
+    return {s["__key__"]: np.load(io.BytesIO(s["features.npy"])) for s in samples}
+
+
+def test_a_table_becomes_a_shard_of_vectors_of_512_numbers(arguments, tmp_path, command, caplog):
+    caplog.set_level("INFO")
+    command(arguments)
+    found = features_in(tmp_path / "out/00000.tar")
+    assert {key: value.shape for key, value in found.items()} == {"a": (3, 512), "x%2Ey": (1, 512)}
+    index = read_index(tmp_path / "out/00000.parquet")
+    statuses = [(row.video_id, row.status, row.reason) for row in index.rows]
+    assert statuses[:2] == [("a", "encoded", ""), ("x.y", "encoded", "")]
+    assert statuses[2:] == [("page", "rejected", "unreadable"), ("gone", "rejected", "missing")]
+    assert index.recipe.output == "embedding"
+    assert index.recipe.sampling == PRESETS["half-hertz"]
+    assert "4 videos: 2 accepted, 2 rejected" in caplog.text
+    assert "--weights is random" in caplog.text
+    command(arguments)
+    assert "2 re-used, 0 encoded, 0 failed" in caplog.text
+
+
+def test_a_long_table_becomes_several_shards(arguments, tmp_path, command):
+    command([*arguments, "--videos-per-shard", "2", "--sample-rate", "1"])
+    assert list(features_in(tmp_path / "out/00000.tar")) == ["a", "x%2Ey"]
+    assert len(read_index(tmp_path / "out/00001.parquet").rows) == 2
+
+
+def test_the_flags_stand_for_the_presets_and_for_each_encoder_s_own_sizes(arguments):
+    settings = settings_of(parse([*arguments, "--sample-rate", "1"]))
+    assert settings.grid == PRESETS["howto100m-1s"]
+    bare = ["--videos", "v.csv", "--output", "out", "--encoder"]
+    c3d = settings_of(parse([*bare, "c3d"]))
+    assert (c3d.output, c3d.frame_size, c3d.grid.frames) == ("fc6", 112, 16)
+    s3d = settings_of(parse([*bare, "s3d", "--features", "mixed_5c"]))
+    assert (s3d.output, s3d.frame_size) == ("mixed_5c", 224)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give --manifest, --settings and --index, or --videos"),
+        (["--videos", "v.csv", "--sample-rate", "0"], "--sample-rate is 0.0, must be at least"),
+        (["--videos", "v.csv", "--videos-per-shard", "0"], "--videos-per-shard is 0, must be"),
+    ],
+)
+def test_command_lines_that_make_no_sense_are_one_line(flags, message):
+    with pytest.raises(ValueError, match=message):
+        main([*flags, "--output", "out"])
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path, command):
+    with pytest.raises(FileNotFoundError, match=r"the videos table none\.csv does not exist"):
+        command(["--videos", "none.csv", "--output", str(tmp_path / "out")])

@@ -1,0 +1,30 @@
+"""Feature files of other tools: found by id under any of their names, read with care."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.formats.feature_files import find_arrays, read_array, write_array
+
+
+@pytest.mark.parametrize("name", ["a.b.npy", "a.b.mp4.npy", "a%2Eb.webm.npy", "a.b.mkv.npz"])
+def test_a_name_is_the_id_or_its_key_with_known_endings(tmp_path, name):
+    (tmp_path / name).touch()
+    assert find_arrays(tmp_path, "a.b") == [tmp_path / name]
+    assert find_arrays(tmp_path, "a") == []
+
+
+def test_an_id_never_leaves_the_folder(tmp_path):
+    (tmp_path / "secret.npy").touch()
+    (tmp_path / "inner").mkdir()
+    assert find_arrays(tmp_path / "inner", "../secret") == []
+    assert find_arrays(tmp_path / "inner", "a\0b") == []
+
+
+def test_what_is_written_is_read(tmp_path):
+    features = np.random.default_rng(0).random((3, 4)).astype(np.float16)
+    write_array(tmp_path / "a.npy", features)
+    np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 4), features)
+    with pytest.raises(ValueError, match=r"has the shape \(3, 4\), needed: \(T, 5\)"):
+        read_array(tmp_path / "a.npy", 5)
