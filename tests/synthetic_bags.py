@@ -108,6 +108,7 @@ def train_settings(**changes: object) -> TrainSettings:
         "bank_drawn": 1024,
         "bank_warmup_steps": 0,
         "bank_momentum": 0.0,
+        "min_clips": 1,
         "init_from": None,
     }
     return TrainSettings(**(values | changes))

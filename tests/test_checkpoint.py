@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import signal
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from trainer.checkpoint import (
     run_folder,
     run_identity,
     save_checkpoint,
+    write_identity,
 )
 
 
@@ -128,3 +131,36 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
     done.set()
     hold_folder(tmp_path, patience_seconds=30).close()
     other.join(30)
+
+
+def die_while_saving(folder):
+    save_checkpoint(folder, content(1), keep=1)
+    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing renamed
+    save_checkpoint(folder, content(2), keep=1)
+
+
+def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path):
+    child = multiprocessing.get_context("fork").Process(target=die_while_saving, args=(tmp_path,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert (tmp_path / "step-00000002.checkpoint.tmp").stat().st_size > 0
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 1
+    save_checkpoint(tmp_path, content(2), keep=1)
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 2
+
+
+def test_a_runs_own_folder_refuses_other_settings_and_data(tmp_path):
+    root = make_results(tmp_path / "results").root
+    files = files_of_plan(root / "plan", root / "bags", root / "shards")
+    identity = run_identity(train_settings(), files)
+    folder = run_folder(tmp_path, identity)
+    write_identity(folder, identity)
+    assert run_folder(folder, identity) == folder
+    assert run_folder(folder, run_identity(train_settings(min_clips=9), files)) == folder
+    line = r"belongs to a run of other train\.lr \(0\.01 there, 0\.02 now\): set these back"
+    with pytest.raises(ValueError, match=line):
+        run_folder(folder, run_identity(train_settings(lr=0.02), files))
+    (root / "bags/00000.npz").write_bytes((root / "bags/00001.npz").read_bytes())
+    with pytest.raises(ValueError, match=r"of other bag files \(00000\)"):
+        run_folder(folder, run_identity(train_settings(), files))

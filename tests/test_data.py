@@ -10,19 +10,18 @@ import pytest
 import torch
 from synthetic_bags import NUM_WORDS, Results, make_results, train_settings
 
-from pipeline.formats.bags import TRAIN, VAL, read_bags, write_bags
+from pipeline.formats.bags import TRAIN, read_bags, write_bags
 from pipeline.formats.shard import read_features
-from trainer.bag_index import BagIndex, check_shards, files_of_plan, open_index
+from trainer.bag_index import BagIndex, files_of_plan, open_index
 from trainer.data import (
     Batch,
-    Fault,
     StepData,
+    check_owners,
     collate,
     first_appearance,
     load_steps,
     unpack_captions,
     unpack_clips,
-    validation_batch,
 )
 from trainer.order import schedule
 
@@ -162,39 +161,66 @@ def test_data_travels_to_a_worker_without_its_arrays(results):
     assert len(pickle.dumps(data)) == before
 
 
-def test_validation_takes_each_clip_with_its_nearest_caption(results):
-    index = step_data(results).index
-    batch = validation_batch(index, 512)
-    assert len(batch.clip_ids_B) == sum(
-        int((b.video_split[b.clip_video] == VAL).sum()) for b in index.bags
-    )
-    for row, clip in enumerate(batch.clip_ids_B.tolist()):
-        _, bag, _ = slow_clip(index, clip)
-        assert batch.caption_ids_N[batch.bag_idx_BA[row]].tolist() == bag[:1]
-    assert len(validation_batch(index, 5).clip_ids_B) == 5
-
-
 def test_stale_files_outside_the_plan_do_not_count(results, tmp_path):
     copy = make_results(tmp_path)
     (copy.root / "bags/00099.npz").write_bytes(b"stale")
     assert len(open_index(files_of(copy)).bags) == 3
 
 
-def test_a_short_shard_is_one_fault_with_its_command(tmp_path):
+@pytest.mark.parametrize("damage", ["short", "not finite"])
+def test_videos_that_cannot_be_read_leave_their_batch_and_nothing_else(tmp_path, damage):
+    """The others of the same step keep their rows, bags and order."""
     results = make_results(tmp_path)
-    data = step_data(results)
-    tar = data.index.shards[0].tar
-    whole = tar.read_bytes()
-    check_shards(data.index)
-    tar.write_bytes(whole[:2000])
-    with pytest.raises(ValueError, match=r"00000\.tar has 2000 bytes, not \d+: run snakemake"):
-        check_shards(data.index)
-    fault = next(batch for batch in map(data.__getitem__, range(8)) if isinstance(batch, Fault))
-    assert "00000.tar: a shard is shorter than its index says" in fault.message
-    assert f"run snakemake --cores N --forcerun {tar}" in fault.message
-    tar.unlink()
-    with pytest.raises(ValueError, match=r"00000\.tar is missing: run snakemake"):
-        check_shards(data.index)
+    whole = step_data(results)
+    tar = whole.index.shards[0].tar
+    data = bytearray(tar.read_bytes())
+    if damage == "not finite":
+        data = data.replace(np.float16(data_value(tar, whole.index)).tobytes(), b"\x00\x7c")
+    tar.write_bytes(data[:6000] if damage == "short" else data)
+    expected = [step_data(make_results(tmp_path / "whole"))[step] for step in range(8)]
+    lost = 0
+    for step in range(8):
+        batch = step_data(results)[step]
+        bad = [fault.video for fault in batch.unreadable]
+        lost += len(bad)
+        kept = ~np.isin(expected[step].clip_keys_B3[:, 0].numpy(), bad)
+        assert torch.equal(batch.clip_ids_B, expected[step].clip_ids_B[kept])
+        assert batch.id_hash == expected[step].id_hash
+        for row, clip in enumerate(batch.clip_ids_B.tolist()):
+            places = batch.bag_idx_BA[row]
+            assert batch.caption_ids_N[places[places >= 0]].tolist() == slow_bag(whole, clip)
+        assert set(batch.caption_keys_N4[:, 0].tolist()).isdisjoint(bad)
+        for fault in batch.unreadable:
+            assert f"run snakemake --cores N --forcerun {tar}" in fault.reason
+            assert ("shorter" if damage == "short" else "not finite") in fault.reason
+    assert lost
+
+
+def data_value(tar, index) -> float:
+    """The first feature of the first video of shard 0."""
+    with open(tar, "rb") as file:
+        offset = int(index.bags[0].feature_offset[0])
+        return float(read_features(file.fileno(), offset, index.feature_dim, 0, 1)[0, 0])
+
+
+def slow_bag(data: StepData, clip: int) -> list[int]:
+    """The captions' numbers of a clip, without reading features."""
+    for base, bags in zip(data.index._captions, data.index.bags, strict=False):
+        if clip < bags.num_clips:
+            return [int(base) + int(k) for k in bags.bag_idx[clip] if k >= 0]
+        clip -= bags.num_clips
+    raise AssertionError
+
+
+def test_a_caption_with_two_owners_is_named(tmp_path):
+    results = make_results(tmp_path, videos_of_shards=(4,))
+    batch = step_data(results)[0]
+    videos = np.unique(batch.clip_keys_B3[:, 0].numpy())
+    check_owners(batch, videos, videos)
+    with pytest.raises(ValueError, match=r"a bag holds caption \d+ of another video"):
+        check_owners(batch, videos, videos[1:])
+    with pytest.raises(ValueError, match="holds a video or a clip twice"):
+        check_owners(batch, np.repeat(videos, 2), videos)
 
 
 def rewrite(path, **changes):
@@ -205,18 +231,6 @@ def rewrite(path, **changes):
         for name, value in arrays.items()
     }
     write_bags(path, type(bags)(**(arrays | changes)))
-
-
-@pytest.mark.parametrize(
-    ("key", "stage"), [("recipe_identity", "encode"), ("vocabulary_sha256", "bags")]
-)
-def test_bag_files_that_do_not_belong_together_are_named(tmp_path, key, stage):
-    results = make_results(tmp_path)
-    path = results.root / "bags/00001.npz"
-    rewrite(path, metadata=read_bags(path).metadata | {key: "other"})
-    line = rf"00001\.npz and .*00000\.npz differ in {key} .*--forcerun {stage}"
-    with pytest.raises(ValueError, match=line):
-        open_index(files_of(results))
 
 
 def test_missing_bags_and_an_empty_plan_are_named(tmp_path):

@@ -43,7 +43,7 @@ def test_round_trip_maps_equal_arrays_and_metadata(tmp_path):
     read = read_bags(tmp_path / "a.npz")
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(read, name), getattr(bags, name))
-        assert isinstance(getattr(read, name), np.memmap), name
+        assert not getattr(read, name).flags.owndata, name
         assert not getattr(read, name).flags.writeable
     assert read.metadata == bags.metadata
 
@@ -59,8 +59,8 @@ def test_numpy_opens_the_file_without_pickle(tmp_path):
 def test_members_start_on_aligned_borders(tmp_path):
     write_bags(tmp_path / "a.npz", small_bags())
     for name in ARRAYS:
-        array = getattr(read_bags(tmp_path / "a.npz"), name)
-        assert array.offset % ALIGNMENT == 0, name
+        array = getattr(read_bags(tmp_path / "a.npz"), name)  # the map starts on a page
+        assert array.ctypes.data % ALIGNMENT == 0, name
 
 
 def test_no_videos_no_captions_no_clips(tmp_path):

@@ -59,8 +59,11 @@ class CaptionFacts:
 class BagIndex:
     """Numbers run through the shards in order: shard 0's clips first, then shard 1's, ..."""
 
-    def __init__(self, shards: list[ShardFiles], bags: list[Bags]) -> None:
-        self.shards, self.bags = shards, bags
+    def __init__(
+        self, shards: list[ShardFiles], bags: list[Bags], bad: frozenset[int] = frozenset()
+    ) -> None:
+        """Shards of the numbers in `bad` keep their numbers, but nothing is read from them."""
+        self.shards, self.bags, self.bad = shards, bags, bad
         self._videos = _bases([b.num_videos for b in bags])
         self._clips = _bases([b.num_clips for b in bags])
         self._captions = _bases([b.num_captions for b in bags])
@@ -68,8 +71,9 @@ class BagIndex:
 
     @property
     def metadata(self) -> dict:
-        """Of the first file; recipe and vocabulary are those of all."""
-        return self.bags[0].metadata
+        """Of the first good file; recipe and vocabulary are those of all good ones."""
+        good = next((number for number in range(len(self.bags)) if number not in self.bad), 0)
+        return self.bags[good].metadata
 
     @property
     def feature_dim(self) -> int:
@@ -88,6 +92,35 @@ class BagIndex:
             rows = _distinct_sorted(bags.clip_video)
             found.append(base + rows[bags.video_split[rows] == split])
         return found
+
+    def clips_of_shards(self, split: int) -> np.ndarray:
+        """Clips of a split in each shard: [S] int64."""
+        return np.array(
+            [np.count_nonzero(b.video_split[b.clip_video] == split) for b in self.bags], np.int64
+        )
+
+    def clip_counts(self) -> np.ndarray:
+        """Clips of each video over all files: [V] int64."""
+        counts = [np.bincount(b.clip_video, minlength=b.num_videos) for b in self.bags]
+        return np.concatenate([np.zeros(0, np.int64), *counts])
+
+    def clips_of_split(self, split: int) -> np.ndarray:
+        """The numbers of a split's clips in all good shards: [C] int64."""
+        found = [np.zeros(0, np.int64)]
+        for number, (base, bags) in enumerate(zip(self._clips[:-1], self.bags, strict=True)):
+            if number not in self.bad:
+                found.append(base + np.flatnonzero(bags.video_split[bags.clip_video] == split))
+        return np.concatenate(found)
+
+    def good(self, videos: np.ndarray) -> np.ndarray:
+        """Which videos lie in shards that are read: [V] bool."""
+        shard_V = np.searchsorted(self._videos, videos, side="right") - 1
+        return ~np.isin(shard_V, sorted(self.bad))
+
+    def key_of(self, video: int) -> tuple[int, str]:
+        """The shard of a video, and its key there."""
+        shard = int(np.searchsorted(self._videos, video, side="right")) - 1
+        return shard, self.bags[shard].vid_paths[video - self._videos[shard]].decode()
 
     def clips_of(self, video: int) -> tuple[int, int]:
         """The first clip of a video, and how many it has."""
@@ -171,11 +204,11 @@ def files_of_plan(plan: Path, bags: Path, shards: Path) -> list[ShardFiles]:
     return [ShardFiles(bags / f"{name}.npz", shards / f"{name}.tar") for name in names]
 
 
-def open_index(shards: list[ShardFiles]) -> BagIndex:
-    """Map all bag files and check that they belong together.
+def open_index(shards: list[ShardFiles], bad: frozenset[int] = frozenset()) -> BagIndex:
+    """Map all bag files, those of the shards in `bad` too: their videos keep their numbers.
 
     Raises:
-        ValueError: a file is bad, or two differ in recipe or vocabulary.
+        ValueError: a file is cut or foreign.
         FileNotFoundError: a file is missing.
     """
     bags = []
@@ -183,28 +216,7 @@ def open_index(shards: list[ShardFiles]) -> BagIndex:
         if not files.bags.exists():
             raise FileNotFoundError(f"{files.bags} is missing: {rebuild_hint(files.bags)}")
         bags.append(read_bags(files.bags))
-    for files, other in zip(shards, bags, strict=True):
-        for key in ("recipe_identity", "vocabulary_sha256", "vocabulary_size"):
-            if other.metadata[key] != bags[0].metadata[key]:
-                stage = "encode" if key == "recipe_identity" else "bags"
-                raise ValueError(
-                    f"{files.bags} and {shards[0].bags} differ in {key}"
-                    f" ({other.metadata[key]} and {bags[0].metadata[key]}):"
-                    f" run snakemake --cores N --forcerun {stage}"
-                )
-    return BagIndex(shards, bags)
-
-
-def check_shards(index: BagIndex) -> None:
-    """Every tar is there and as long as its bag file says; raises `ValueError` naming the first."""
-    for files, bags in zip(index.shards, index.bags, strict=True):
-        if not bags.num_clips:
-            continue
-        expected = bags.metadata["tar_bytes"]
-        found = files.tar.stat().st_size if files.tar.exists() else None
-        if found != expected:
-            state = "is missing" if found is None else f"has {found} bytes, not {expected}"
-            raise ValueError(f"{files.tar} {state}: {rebuild_hint(files.tar)}")
+    return BagIndex(shards, bags, bad)
 
 
 def rebuild_hint(path: Path) -> str:

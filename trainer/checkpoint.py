@@ -22,7 +22,7 @@ from typing import IO
 import torch
 
 from pipeline.formats.bags import bags_digest
-from pipeline.formats.files import digest_of, whole_file, write_json
+from pipeline.formats.files import digest_of, read_json, whole_file, write_json
 from trainer.bag_index import ShardFiles
 from trainer.settings import TrainSettings
 from trainer.start import digests
@@ -37,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 def run_identity(settings: TrainSettings, shards: list[ShardFiles]) -> dict:
     """All that decides a run's result, as JSON values."""
+    deciding = asdict(settings)
+    del deciding["min_clips"]  # decides whether there is a result, not which
     return {
-        "settings": asdict(settings),
+        "settings": deciding,
         "trainer_version": TRAINER_VERSION,
         **digests(settings),
         "bags": {files.bags.stem: bags_digest(files.bags) for files in shards},
@@ -46,8 +48,36 @@ def run_identity(settings: TrainSettings, shards: list[ShardFiles]) -> dict:
 
 
 def run_folder(state: Path, identity: dict) -> Path:
-    """Where a run keeps its checkpoints and its metrics."""
+    """Where a run keeps its checkpoints and its metrics; `state` may be a run's own folder.
+
+    Raises:
+        ValueError: it is the folder of a run of other settings or data, which are named.
+    """
+    if (state / "identity.json").exists():
+        refuse_other(state, read_json(state / "identity.json"), identity)
+        return state
     return state / f"state-{digest_of(identity)[:16]}"
+
+
+def refuse_other(folder: Path, found: dict, wanted: dict) -> None:
+    """Raise `ValueError` naming what differs between a run's identity and the wanted one."""
+    old, new = found["settings"], wanted["settings"]
+    lines = [
+        f"train.{key} ({old.get(key)!r} there, {value!r} now)"
+        for key, value in new.items()
+        if old.get(key) != value
+    ]
+    bags = found["bags"], wanted["bags"]
+    names = sorted(n for n in bags[0].keys() | bags[1] if bags[0].get(n) != bags[1].get(n))
+    if names:
+        lines.append(f"bag files ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})")
+    others = wanted.keys() - {"settings", "bags"}
+    lines += [key for key in sorted(others) if found.get(key) != wanted[key]]
+    if lines:
+        raise ValueError(
+            f"{folder} belongs to a run of other {', '.join(lines)}: set these back, or give"
+            " --state its parent folder to start anew"
+        )
 
 
 def hold_folder(folder: Path, *, patience_seconds: float = 60.0) -> IO:
@@ -80,15 +110,25 @@ def write_identity(folder: Path, identity: dict) -> None:
 
 
 def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
-    """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`."""
+    """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`.
+
+    Raises:
+        OSError: it cannot be written; the ones before it stay as they are.
+    """
     path = folder / f"step-{content['step']:08d}.checkpoint"
     buffer = io.BytesIO()
     torch.save(content, buffer)
     data = buffer.getbuffer()
-    with whole_file(path) as scratch, open(scratch, "wb") as file:
-        file.write(MAGIC + b" " + hashlib.sha256(data).hexdigest().encode() + b"\n")
-        file.write(data)
-        file.flush()
+    try:
+        with whole_file(path) as scratch, open(scratch, "wb") as file:
+            file.write(MAGIC + b" " + hashlib.sha256(data).hexdigest().encode() + b"\n")
+            file.write(data)
+            file.flush()
+    except OSError as error:
+        raise OSError(
+            f"{path} ({len(data)} bytes) cannot be written: {error.strerror}. Make room; the"
+            " checkpoints before it are whole, and a new start goes on from the newest"
+        ) from None
     for old in checkpoints(folder)[max(keep, 1) :]:
         old.unlink()
     return path

@@ -20,15 +20,24 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from pipeline.formats.bags import TRAIN, VAL
+from pipeline.formats.bags import TRAIN
 from pipeline.formats.shard import read_features
-from trainer.bag_index import BagIndex, ShardFiles, open_index, rebuild_hint
+from trainer.bag_index import BagIndex, ClipFacts, ShardFiles, open_index, rebuild_hint
 from trainer.model import CaptionWords, caption_words
 from trainer.negatives import CaptionKeys, ClipKeys
 from trainer.order import Schedule, drawn_clips, epoch_order, rank_slice
 from trainer.settings import TrainSettings
 
 OPEN_SHARDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A video whose feature rows cannot be read."""
+
+    video: int
+    """Its number over all bag files."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class Batch:
     """[B, 3] int64: video, start and stop (the bits of float64). Stays on the CPU."""
     caption_keys_N4: torch.Tensor
     """[N, 4] int64: video, start and stop (the bits of float64), text hash. Stays on the CPU."""
+    unreadable: tuple[Unreadable, ...] = ()
+    """Videos of the step whose clips are left out: no row, no negative."""
 
     @property
     def num_valid(self) -> int:
@@ -117,10 +128,14 @@ class StepData(Dataset):
         *,
         rank: int,
         size: int,
+        index: BagIndex | None = None,
     ) -> None:
+        """`index`: the open bag files, where they are open already."""
         self.shards, self.settings, self.schedule = shards, settings, schedule
         self.rank, self.size = rank, size
-        self._index: BagIndex | None = None
+        self.bad = index.bad if index else frozenset()
+        """Shards that are left out, by number."""
+        self._index = index
 
     def __getstate__(self) -> dict:
         """Without the open files: a pickled map would be a copy."""
@@ -130,7 +145,7 @@ class StepData(Dataset):
     def index(self) -> BagIndex:
         """The open bag files."""
         if self._index is None:
-            self._index = open_index(self.shards)
+            self._index = open_index(self.shards, self.bad)
         return self._index
 
     def visits(self, step: int) -> tuple[int, np.ndarray]:
@@ -140,10 +155,15 @@ class StepData(Dataset):
         order = _cached_order(self.index, self.settings.seed, epoch, self.settings.shuffle_shards)
         return epoch, order[start : start + self.schedule.visits_per_step]
 
+    def epoch_videos(self, epoch: int) -> np.ndarray:
+        """The videos that an epoch visits, in its order: [V] int64."""
+        order = _cached_order(self.index, self.settings.seed, epoch, self.settings.shuffle_shards)
+        return order[: self.schedule.steps_per_epoch * self.schedule.visits_per_step]
+
     def clips(self, epoch: int, videos: np.ndarray) -> np.ndarray:
-        """The clips that visits of these videos draw in this epoch: [C] int64."""
+        """The clips that visits of these videos draw in this epoch, of good shards: [C] int64."""
         drawn = [np.zeros(0, np.int64)]
-        for video in videos.tolist():
+        for video in videos[self.index.good(videos)].tolist():
             first, count = self.index.clips_of(video)
             wanted = self.settings.clips_per_video
             drawn.append(first + drawn_clips(self.settings.seed, epoch, video, count, wanted))
@@ -153,9 +173,29 @@ class StepData(Dataset):
         try:
             epoch, videos = self.visits(step)
             own = videos[rank_slice(len(videos), self.rank, self.size)]
-            return collate(self.index, self.clips(epoch, own), step, id_hash(step, videos))
+            batch = collate(self.index, self.clips(epoch, own), step, id_hash(step, videos))
+            check_owners(batch, videos, own)
+            return batch
         except (ValueError, OSError) as error:
             return Fault(str(error))
+
+
+def check_owners(batch: Batch, videos: np.ndarray, own: np.ndarray) -> None:
+    """A step holds a video and a clip once, and a rank's captions are those of its own videos.
+
+    Raises:
+        ValueError: one of them does not hold, so a caption could have two owners.
+    """
+    clips_B = batch.clip_ids_B.numpy()
+    if len(np.unique(videos)) != len(videos) or len(np.unique(clips_B)) != len(clips_B):
+        raise ValueError(f"step {batch.step} holds a video or a clip twice")
+    foreign_N = ~np.isin(batch.caption_keys_N4[:, 0].numpy(), own)
+    if foreign_N.any():
+        caption = int(batch.caption_ids_N[int(np.argmax(foreign_N))])
+        raise ValueError(
+            f"step {batch.step}: a bag holds caption {caption} of another video:"
+            " run snakemake --cores N --forcerun bags"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -185,8 +225,9 @@ def load_steps(
     while True:
         try:
             batch = next(batches, None)
-        except RuntimeError as error:  # a loader process died or is too slow
-            yield Fault(f"loading failed: {str(error).splitlines()[0]}")
+        except (RuntimeError, OSError) as error:
+            line = str(error).splitlines()[0]
+            yield Fault(f"loading failed: a loader process died or is too slow ({line})")
             return
         if batch is None:
             return
@@ -197,37 +238,29 @@ def _as_it_is(batch: Batch | Fault) -> Batch | Fault:
     return batch
 
 
-def validation_batch(index: BagIndex, limit: int) -> Batch | None:
-    """Up to `limit` clips spread evenly over the val split, each with its nearest caption."""
-    videos = [video for shard in index.videos(VAL) for video in shard.tolist()]
-    ranges = [index.clips_of(video) for video in videos]
-    clips_C = np.concatenate(
-        [np.zeros(0, np.int64)] + [np.arange(first, first + count) for first, count in ranges]
-    )
-    if not len(clips_C):
-        return None
-    if len(clips_C) > limit:
-        clips_C = clips_C[np.linspace(0, len(clips_C) - 1, limit).astype(np.int64)]
-    return collate(index, clips_C, step=-1, id_hash=0, captions_per_clip=1)
-
-
 def collate(
     index: BagIndex,
     clips_B: np.ndarray,
     step: int,
     id_hash: int,
     *,
-    captions_per_clip: int | None = None,
     features: bool = True,
 ) -> Batch:
-    """Gather clips, the captions of their bags, each once, and the clips' feature rows."""
+    """Gather clips, the captions of their bags, each once, and the clips' feature rows.
+
+    The clips of a video of which a row cannot be read are left out, and the video is named.
+    """
     facts = index.clip_facts(clips_B)
-    bags_BA = facts.captions_BA[:, :captions_per_clip]
-    caption_ids_N, bag_idx_BA = first_appearance(bags_BA)
-    captions = index.caption_facts(caption_ids_N)
     features_BTF, mask_BT = _no_features(len(clips_B), index.feature_dim)
+    unreadable: tuple[Unreadable, ...] = ()
     if features:
-        features_BTF, mask_BT = _features(index, facts)
+        features_BTF, mask_BT, unreadable = _features(index, facts)
+    if unreadable:
+        readable_B = ~np.isin(facts.video_B, [fault.video for fault in unreadable])
+        clips_B, facts = clips_B[readable_B], index.clip_facts(clips_B[readable_B])
+        features_BTF, mask_BT = features_BTF[readable_B], mask_BT[readable_B]
+    caption_ids_N, bag_idx_BA = first_appearance(facts.captions_BA)
+    captions = index.caption_facts(caption_ids_N)
     return Batch(
         step=step,
         id_hash=id_hash,
@@ -241,6 +274,7 @@ def collate(
         caption_keys_N4=torch.from_numpy(
             _packed(captions.video_N, captions.start_N, captions.stop_N, captions.hash_N)
         ),
+        unreadable=unreadable,
     )
 
 
@@ -282,12 +316,24 @@ def _no_features(num_clips: int, feature_dim: int) -> tuple[np.ndarray, np.ndarr
 _reader = lru_cache(maxsize=1)(FeatureReader)
 
 
-def _features(index: BagIndex, facts) -> tuple[np.ndarray, np.ndarray]:
+def _features(
+    index: BagIndex, facts: ClipFacts
+) -> tuple[np.ndarray, np.ndarray, tuple[Unreadable, ...]]:
     longest = int(facts.feature_count_B.max(initial=1))
     mask_BT = np.arange(longest) < facts.feature_count_B[:, None]
     features_BTF = np.zeros((*mask_BT.shape, index.feature_dim), np.float16)
-    reader = _reader()
+    reader, faults = _reader(), {}
     for clip, (shard, offset, start, count) in enumerate(facts.places()):
-        tar = index.shards[shard].tar
-        features_BTF[clip, :count] = reader.read(tar, offset, index.feature_dim, start, count)
-    return features_BTF, mask_BT
+        tar, video = index.shards[shard].tar, int(facts.video_B[clip])
+        try:
+            rows_TF = reader.read(tar, offset, index.feature_dim, start, count)
+        except (ValueError, OSError) as error:  # the one place where a bad video becomes a row
+            faults.setdefault(video, str(error))
+        else:
+            features_BTF[clip, :count] = rows_TF
+    # float16 has 5 bits of exponent: damaged bytes are soon infinite or no number.
+    for clip in np.flatnonzero(~np.isfinite(features_BTF).all(axis=(1, 2))).tolist():
+        tar = index.shards[facts.shard_B[clip]].tar
+        fault = f"{tar}: features that are not finite; {rebuild_hint(tar)}"
+        faults.setdefault(int(facts.video_B[clip]), fault)
+    return features_BTF, mask_BT, tuple(Unreadable(*item) for item in faults.items())

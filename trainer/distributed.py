@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NoReturn, TypeVar
 
@@ -24,8 +24,16 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from trainer.cli import LOST_OTHERS
+from trainer.stopwatch import Stopwatch
 
 Result = TypeVar("Result")
+WHAT_TO_CHECK = (
+    "Check: the ranks' own lines above (one may have died first); that the nodes reach each other"
+    " and run.train.network_interface names their common network; firewalls and used ports; that"
+    " every node has run.train.gpus_per_node GPUs and CUDA_VISIBLE_DEVICES shows them; torch, NCCL"
+    " and driver versions (the start record names an odd rank); run.train.timeout_seconds"
+)
+"""For ranks that wait in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class World:
     device: torch.device
     cpu_group: dist.ProcessGroup | None
     """A gloo group for tensors on the CPU; None when there is one rank."""
+    watch: Stopwatch = field(default_factory=Stopwatch, compare=False)
+    """Of this rank's steps; every exchange counts as `gather`."""
 
     @classmethod
     def alone(cls, device: str = "cpu") -> World:
@@ -60,7 +70,7 @@ class World:
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
         parts = [torch.empty_like(padded) for _ in counts]
-        with self.exchange("gathering rows"):
+        with self.timed("gathering rows"):
             dist.all_gather(parts, padded, group=self.group_of(rows))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
@@ -80,7 +90,7 @@ class World:
         """The sum of a tensor over all ranks; carries no gradient."""
         total = values.detach().clone()
         if self.size > 1:
-            with self.exchange("summing"):
+            with self.timed("summing"):
                 dist.all_reduce(total, group=self.group_of(total))
         return total
 
@@ -88,7 +98,7 @@ class World:
         """The largest of each number over all ranks; carries no gradient."""
         best = values.detach().clone()
         if self.size > 1:
-            with self.exchange("comparing"):
+            with self.timed("comparing"):
                 dist.all_reduce(best, op=dist.ReduceOp.MAX, group=self.group_of(best))
         return best
 
@@ -141,10 +151,15 @@ class World:
             if self.size == 1 or not _is_network(error):
                 raise
             first_line = str(error).strip().split("\n")[0]
+            hint = f". {WHAT_TO_CHECK}" if "timed out" in first_line.lower() else ""
             raise ConnectionError(
                 f"rank {self.rank} {LOST_OTHERS} while {doing}; the first rank to fail says why"
-                f" ({first_line})"
+                f" ({first_line}){hint}"
             ) from None
+
+    def timed(self, doing: str) -> AbstractContextManager:
+        """An exchange whose time counts as `gather`, or as `waiting` where a part of it."""
+        return _both(self.watch.part("gather", within=("waiting",)), self.exchange(doing))
 
     def group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
         return None if tensor.is_cuda else self.cpu_group
@@ -166,7 +181,7 @@ def start(backend: str, timeout_seconds: float) -> World:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if size == 1:
-        return World(rank=0, size=1, device=device, cpu_group=None)
+        return World(0, 1, device, None, Stopwatch(device))
     timeout = timedelta(seconds=timeout_seconds)
     try:
         store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
@@ -179,11 +194,9 @@ def start(backend: str, timeout_seconds: float) -> World:
     except (RuntimeError, ValueError) as error:
         raise ConnectionError(
             f"rank {rank} of {size} could not join the others within {timeout_seconds:g} s"
-            f" ({str(error).strip().splitlines()[0]}): check that the nodes reach each other, that"
-            " run.train.network_interface names their common network, and that no firewall or used"
-            " port is in the way"
+            f" ({str(error).strip().splitlines()[0]}). {WHAT_TO_CHECK}"
         ) from None
-    return World(rank=rank, size=size, device=device, cpu_group=cpu_group)
+    return World(rank, size, device, cpu_group, Stopwatch(device))
 
 
 def choose_device(
@@ -275,6 +288,12 @@ def without_exchange(model: nn.Module) -> AbstractContextManager:
     """Forward and backward passes inside only add to this rank's gradients."""
     wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
     return model.no_sync() if wrapped else nullcontext()
+
+
+@contextmanager
+def _both(outer: AbstractContextManager, inner: AbstractContextManager) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 def _is_network(error: RuntimeError) -> bool:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import signal
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.formats.files import digest_of, write_json
+from pipeline.formats.files import digest_of
 from trainer.checkpoint import fingerprint
 from trainer.data import Batch, Fault
 from trainer.distributed import World
 from trainer.model import TwoTowers
-from trainer.settings import TrainSettings
 
 STOPPED = 143
 """Exit status of a run that a signal ended after it saved: 128 + SIGTERM."""
@@ -52,6 +50,8 @@ class Header:
     """[W, 3]: each rank's clips, captions and clips with a bag."""
     stop: bool
     """A rank was told to stop: all save at this step."""
+    unreadable: bool = False
+    """A rank left a video out that it could not read."""
 
     @property
     def clips(self) -> int:
@@ -66,17 +66,22 @@ def exchange_headers(world: World, step: int, batch: Batch | Fault, *, stop: boo
         ValueError: a rank could not load its batch, or does another step than the others.
     """
     if isinstance(batch, Fault):
-        row = [step, 0, 0, 0, 0, stop, True]
+        row = [step, 0, 0, 0, 0, stop, True, 0]
     else:
         sizes = [len(batch.clip_ids_B), len(batch.caption_ids_N), batch.num_valid]
-        row = [batch.step, batch.id_hash, *sizes, stop, False]
-    rows_W7 = world.gather_integers([int(value) for value in row])
-    if rows_W7[:, 6].any():
+        row = [batch.step, batch.id_hash, *sizes, stop, False, len(batch.unreadable)]
+    with world.watch.part("waiting"):
+        rows_W8 = world.gather_integers([int(value) for value in row])
+    if rows_W8[:, 6].any():
         if isinstance(batch, Fault):
             raise ValueError(batch.message)
         sys.exit(1)  # the rank with the fault says why
-    _check_in_step(world, [tuple(row) for row in rows_W7[:, :2].tolist()])
-    return Header(counts_W3=rows_W7[:, 2:5], stop=bool(rows_W7[:, 5].any()))
+    _check_in_step(world, [tuple(row) for row in rows_W8[:, :2].tolist()])
+    return Header(
+        counts_W3=rows_W8[:, 2:5],
+        stop=bool(rows_W8[:, 5].any()),
+        unreadable=bool(rows_W8[:, 7].any()),
+    )
 
 
 def _check_in_step(world: World, positions_W: list[tuple[int, int]]) -> None:
@@ -105,22 +110,3 @@ def _check_equal(world: World, value: int, fault: str) -> None:
     odd = np.flatnonzero(values_W != values_W[0])
     if len(odd):
         world.fail(f"rank {odd[0]} {fault}")
-
-
-def stop_not_finite(
-    world: World, folder: Path, settings: TrainSettings, batch: Batch, what: str
-) -> None:
-    """Leave what a replay needs in the run folder and end all ranks before the update."""
-    path = folder / f"not-finite-step-{batch.step}-rank-{world.rank}.json"
-    content = {
-        "step": batch.step,
-        "clip_ids": batch.clip_ids_B.tolist(),
-        "caption_ids": batch.caption_ids_N.tolist(),
-        "settings": asdict(settings),
-    }
-    write_json(path, content)
-    world.fail(
-        f"step {batch.step}: {what}; the weights are those of the step before. Its clips stand in"
-        f" {path}. Usual causes: lr {settings.lr:g} too high, temperature {settings.temperature:g}"
-        " too low, or precision bf16"
-    )

@@ -1,9 +1,11 @@
 """What a run says about itself: metrics.jsonl, TensorBoard, log lines, a progress bar.
 
 metrics.jsonl holds one JSON object a line. Training lines: step, epoch, samples, loss, lr,
-gradient_norm, temperature, data_seconds, step_seconds, clips_per_second. Validation lines: step,
-epoch, samples, split ("val"), clips, R@1, R@5, R@10, median_rank, mean_rank. `step` counts finished
-optimizer steps; loss and times are means over the steps since the line before.
+gradient_norm, temperature, step_seconds, clips_per_second, clip_std, caption_std, alarms, and from
+a start's second step on seconds_{part} (`trainer.stopwatch.PARTS`), clips_per_second_ranks,
+peak_memory_gb and verdict. Validation lines: step, epoch, samples, split ("val"), clips, texts,
+val_loss, R@1, R@5, R@10, median_rank, mean_rank. `step` counts finished optimizer steps; loss and
+times are means over the steps since the line before.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import torch
 from tqdm import tqdm
 
 from pipeline.formats.files import write_text
+
+QUIET = ("clips_per_second_ranks", "verdict", "alarms")
+"""Fields that the file holds and the log leaves out; a verdict is said when it changes."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,15 +82,13 @@ class Meter:
     loss_sum: torch.Tensor
     steps: int = 0
     clips: int = 0
-    data_seconds: float = 0.0
     since: float = field(default_factory=time.perf_counter)
 
-    def add(self, loss: torch.Tensor, *, clips: int, data_seconds: float) -> None:
+    def add(self, loss: torch.Tensor, *, clips: int) -> None:
         """Count a step."""
         self.loss_sum += loss.detach()
         self.steps += 1
         self.clips += clips
-        self.data_seconds += data_seconds
 
     def summary(self) -> dict[str, float]:
         """The means since the last line; starts anew."""
@@ -93,13 +96,12 @@ class Meter:
         seconds, steps = now - self.since, max(self.steps, 1)
         values = {
             "loss": float(self.loss_sum) / steps,
-            "data_seconds": self.data_seconds / steps,
             "step_seconds": seconds / steps,
             "clips_per_second": self.clips / max(seconds, 1e-9),
         }
         self.loss_sum = torch.zeros_like(self.loss_sum)
         self.steps = self.clips = 0
-        self.data_seconds, self.since = 0.0, now
+        self.since = now
         return values
 
     def state(self) -> dict:
@@ -119,7 +121,7 @@ class Progress:
         self._total, self._started, self._first = total, time.perf_counter(), first
         shown = speaks and sys.stderr.isatty()
         self._bar = tqdm(total=total, initial=first, unit="step", disable=not shown)
-        self._speaks = speaks
+        self._speaks, self._said = speaks, ""
 
     def step(self) -> None:
         """Count one step."""
@@ -127,7 +129,13 @@ class Progress:
 
     def say(self, entry: dict) -> None:
         """Show a line of metrics."""
-        text = " ".join(f"{name} {_short(value)}" for name, value in entry.items())
+        text = " ".join(
+            f"{name} {_short(value)}"
+            for name, value in entry.items()
+            if name not in QUIET and not name.startswith("seconds_")
+        )
+        if (said := entry.get("verdict", "").split(":")[0]) and said != self._said:
+            self._said, text = said, f"{text}; {entry['verdict']}"
         if not self._bar.disable:
             self._bar.write(text, file=sys.stderr)
         elif self._speaks:

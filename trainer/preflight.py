@@ -102,16 +102,19 @@ def check_device(settings: TrainSettings, device: torch.device, *, chunk: int) -
             )
 
 
-def describe_run(data: StepData, num_ranks: int) -> None:
-    """Say how much there is, how it is cut into steps, and what the first step looks like."""
+def describe_run(data: StepData, num_ranks: int) -> float:
+    """Say how much there is, how it is cut into steps, and what the first step looks like.
+
+    Returns the loss of a blind model on the first step.
+    """
     index, settings, plan = data.index, data.settings, data.schedule
     counts = {split: _count(index, split) for split in (TRAIN, VAL)}
     logger.info(
         "%d clips of %d videos to train on, %d clips of %d videos to validate, in %d shards",
         *counts[TRAIN], *counts[VAL], len(index.shards),
     )  # fmt: skip
-    used = np.concatenate([data.visits(step)[1] for step in range(plan.steps_per_epoch)])
-    samples = sum(min(index.clips_of(v)[1], settings.clips_per_video) for v in used.tolist())
+    used = data.epoch_videos(0)
+    samples = int(np.minimum(index.clip_counts()[used], settings.clips_per_video).sum())
     logger.info(
         "%d steps, %d an epoch; an epoch uses %d videos (%d clips, up to %d a visit) and drops %d",
         plan.num_steps, plan.steps_per_epoch, len(used), samples, settings.clips_per_video,
@@ -129,7 +132,7 @@ def describe_run(data: StepData, num_ranks: int) -> None:
             " up none",
             settings.plain_accumulation, settings.plain_accumulation,
         )  # fmt: skip
-    _describe_first_step(data, num_ranks)
+    chance = _describe_first_step(data, num_ranks)
     if settings.warmup_samples >= plan.num_steps * settings.global_batch:
         logger.warning(
             "warmup_samples %d covers the whole run of %d clips: lr never reaches %g",
@@ -140,9 +143,10 @@ def describe_run(data: StepData, num_ranks: int) -> None:
             "temperature %g is below %g: gradients may explode (lower is sharper)",
             settings.temperature, LOW_TEMPERATURE,
         )  # fmt: skip
+    return chance
 
 
-def _describe_first_step(data: StepData, num_ranks: int) -> None:
+def _describe_first_step(data: StepData, num_ranks: int) -> float:
     """Negatives and chance level of the first global batch, from its bags alone."""
     settings = data.settings
     epoch, videos = data.visits(0)
@@ -155,12 +159,13 @@ def _describe_first_step(data: StepData, num_ranks: int) -> None:
         bag_idx_BA, excluded_E2, num_captions, symmetric=settings.symmetric
     )
     sizes_B = (bag_idx_BA >= 0).sum(axis=1)
+    chance = chance_level(sizes_B, negatives_B, settings.positive_weight)
     logger.info(
         "first step: %d clips, %d captions, %.1f captions a bag, %.1f negatives a clip, %.2f %% of"
         " pairs excluded; a blind model's loss is %.4f",
-        len(clips_B), num_captions, sizes_B.mean(), negatives_B.mean(),
+        len(clips_B), num_captions, _mean(sizes_B), _mean(negatives_B),
         100 * len(excluded_E2) / max(len(clips_B) * num_captions, 1),
-        chance_level(sizes_B, negatives_B, settings.positive_weight),
+        chance,
     )  # fmt: skip
     need = estimate_memory(
         settings, batch, num_ranks, feature_dim=data.index.feature_dim,
@@ -173,6 +178,7 @@ def _describe_first_step(data: StepData, num_ranks: int) -> None:
         *(need[name] / 1e9 for name in ("loss", "text", "weights")),
         *(need[name] / 1e6 for name in ("gradients", "embeddings")),
     )  # fmt: skip
+    return chance
 
 
 def estimate_memory(
@@ -203,5 +209,8 @@ def estimate_memory(
 
 def _count(index: BagIndex, split: int) -> tuple[int, int]:
     """Clips and videos of a split."""
-    videos = np.concatenate(index.videos(split))
-    return sum(index.clips_of(video)[1] for video in videos.tolist()), len(videos)
+    return int(index.clips_of_shards(split).sum()), sum(map(len, index.videos(split)))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0

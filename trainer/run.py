@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from pipeline.formats.settings import read_settings
-from trainer.bag_index import check_shards, files_of_plan, open_index
+from trainer.alarms import Alarms
+from trainer.bag_index import BagIndex, files_of_plan, open_index
 from trainer.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
@@ -21,6 +22,7 @@ from trainer.checkpoint import (
 )
 from trainer.data import StepData
 from trainer.distributed import World, parallel
+from trainer.fixed_batch import fixed_batch
 from trainer.gradient_cache import GradientCache
 from trainer.guards import check_same_weights
 from trainer.memory_bank import MemoryBank
@@ -28,8 +30,10 @@ from trainer.model import TwoTowers, build_model, save_model
 from trainer.monitor import Meter
 from trainer.optimize import make_optimizer, make_scaler
 from trainer.preflight import check_device, describe_run, plan_run, read_words
+from trainer.quarantine import BadShard, Quarantine
 from trainer.settings import TrainSettings
 from trainer.start import start
+from trainer.verdict import StepTimes
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class Run:
     settings: TrainSettings
     world: World
     data: StepData
+    quarantine: Quarantine
     folder: Path
     words: list[str]
     model: TwoTowers
@@ -55,6 +60,14 @@ class Run:
     cache: GradientCache | None = None
     embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
     """This step's clips and captions, on their way to the bank."""
+    alarms: Alarms | None = None
+    times: StepTimes = field(default_factory=StepTimes)
+    machines: list[dict] = field(default_factory=list)
+    """Versions and device of each rank."""
+    fixed_batch: dict = field(default_factory=dict)
+    """Digests of a batch through the first weights, on rank 0."""
+    seen: tuple[torch.Tensor, torch.Tensor] | None = None
+    """The last step's clips and captions, for the log line."""
     unused: list[str] | None = None
     """Parameters that got no gradient."""
     step: int = 0
@@ -70,13 +83,25 @@ class Run:
         return self.data.schedule.num_steps
 
 
-def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
-    """Open and check everything that a run needs; returns it with the run's identity."""
+def open_bags(arguments: argparse.Namespace) -> BagIndex:
+    """Map the plan's bag files."""
+    shards = files_of_plan(Path(arguments.plan), Path(arguments.bags), Path(arguments.shards))
+    return open_index(shards)
+
+
+def prepare(
+    arguments: argparse.Namespace, world: World, index: BagIndex, bad: list[BadShard]
+) -> tuple[Run, dict]:
+    """Check everything that a run needs beside its shards; returns it with the run's identity."""
     settings = read_settings(TrainSettings, arguments.settings)
     check_device(settings, world.device, chunk=arguments.chunk)
-    shards = files_of_plan(Path(arguments.plan), Path(arguments.bags), Path(arguments.shards))
-    index = open_index(shards)
-    check_shards(index)
+    shards = index.shards
+    quarantine = Quarantine(
+        Path(arguments.state) / "quarantine.json", index, bad,
+        min_clips=settings.min_clips, speaks=world.first,
+    )  # fmt: skip
+    index.bad = quarantine.bad
+    quarantine.begin()
     words = read_words(arguments.vocabulary, index)
     schedule = plan_run(index, settings, world.size)
     identity = run_identity(settings, shards)
@@ -88,14 +113,14 @@ def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
     )
     start(model, settings, words)
     model.to(world.device)
-    data = StepData(shards, settings, schedule, rank=world.rank, size=world.size)
-    if world.first:
-        describe_run(data, world.size)
+    data = StepData(shards, settings, schedule, rank=world.rank, size=world.size, index=index)
+    chance = describe_run(data, world.size) if world.first else 0.0
     run = Run(
         arguments=arguments,
         settings=settings,
         world=world,
         data=data,
+        quarantine=quarantine,
         folder=run_folder(Path(arguments.state), identity),
         words=words,
         model=model,
@@ -105,7 +130,10 @@ def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
         scaler=make_scaler(settings, world.device),
         bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=bool(arguments.bank_on_cpu)),
         slow=_slow_copy(model, settings),
+        alarms=Alarms(settings, chance, speaks=world.first),
     )
+    if world.first:
+        run.fixed_batch = fixed_batch(model, data, world.device)
     return run, identity
 
 

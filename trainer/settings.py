@@ -25,7 +25,7 @@ def _above(name: str, value: float, low: float) -> None:
 _ABOVE_0 = (
     "epochs", "global_batch", "clips_per_video", "shuffle_shards", "lr", "lr_base_batch",
     "grad_clip", "fp16_init_scale", "fp16_growth_interval", "plain_accumulation", "temperature",
-    "embedding_dim", "word_dim", "text_hidden", "bank_drawn",
+    "embedding_dim", "word_dim", "text_hidden", "bank_drawn", "min_clips",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "seed", "weight_decay", "warmup_samples", "margin_seconds", "bank_clips", "bank_captions",
@@ -119,6 +119,8 @@ class TrainSettings:
     """Steps before the bank is used; early embeddings age fast."""
     bank_momentum: float
     """Of slowly following copies of the towers that fill the bank; 0 = the towers do."""
+    min_clips: int
+    """Fewest training clips that must be left when shards or videos cannot be read."""
     init_from: str | None
     """A model.pt to start from, or null."""
 

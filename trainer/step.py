@@ -12,8 +12,9 @@ from torch import nn
 
 from trainer.data import Batch
 from trainer.distributed import without_exchange
-from trainer.gradient_cache import DoesNotFit, GradientCache, is_out_of_memory
-from trainer.guards import Header, stop_not_finite
+from trainer.dump import stop_not_finite
+from trainer.gradient_cache import DoesNotFit, GradientCache, Loss, is_out_of_memory
+from trainer.guards import Header
 from trainer.loss import mil_nce_loss
 from trainer.model import TwoTowers
 from trainer.optimize import learning_rate, seed_step, set_learning_rate
@@ -40,7 +41,11 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
         with world.exchange("computing a step"):
             loss = _gradients(run, batch, header.counts_W3)
     except ValueError as error:
-        stop_not_finite(world, run.folder, settings, batch, str(error))
+        stop_not_finite(run, batch, str(error))
+    except RuntimeError as error:
+        if "returned nan values" not in str(error):  # of run.train.anomaly, on this rank alone
+            raise
+        stop_not_finite(run, batch, str(error).splitlines()[0], everywhere=False)
     if run.arguments.find_unused_parameters:
         _name_unused(run)
     run.scaler.unscale_(run.optimizer)
@@ -48,7 +53,7 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     if norm < float("inf"):
         _fill_bank(run, batch, header)
     elif settings.precision != "fp16":
-        stop_not_finite(world, run.folder, settings, batch, f"the gradient's norm is {norm}")
+        stop_not_finite(run, batch, f"the gradient's norm is {norm}")
     run.scaler.step(run.optimizer)
     run.scaler.update()
     if not norm < float("inf") and world.first:
@@ -87,18 +92,14 @@ def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
 
 
 def _gradients_of(run: Run, batch: Batch, counts_W3: np.ndarray, *, share: float) -> torch.Tensor:
-    loss_of = partial(_loss, run, batch, counts_W3, share)
+    loss_of = run.world.watch.timed("loss", partial(_loss, run, batch, counts_W3, share))
     if run.arguments.chunk:
-        return _cache(run).step(
-            batch, len(batch.clip_ids_B), len(batch.caption_ids_N), loss_of, run.scaler.scale
-        )
-    try:
-        with _precision(run):
-            clips_BD, captions_ND, temperature = run.parallel(
-                *tower_input(batch, None, run.world.device)
+        with run.world.watch.part("backward"):
+            return _cache(run).step(
+                batch, len(batch.clip_ids_B), len(batch.caption_ids_N), loss_of, run.scaler.scale
             )
-        loss = loss_of(clips_BD, captions_ND, temperature)
-        run.scaler.scale(loss).backward()
+    try:
+        return _at_once(run, batch, loss_of)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -106,6 +107,18 @@ def _gradients_of(run: Run, batch: Batch, counts_W3: np.ndarray, *, share: float
             f"a step of {len(batch.clip_ids_B)} clips on a rank does not fit into memory: set"
             f" run.train.chunk: {max(1, len(batch.clip_ids_B) // 4)}, which changes no result"
         ) from None
+
+
+def _at_once(run: Run, batch: Batch, loss_of: Loss) -> torch.Tensor:
+    """Forward and backward of all of this rank's clips."""
+    watch = run.world.watch
+    with watch.part("transfer"):
+        inputs = tower_input(batch, None, run.world.device)
+    with _precision(run):
+        clips_BD, captions_ND, temperature = run.parallel(*inputs)
+    loss = loss_of(clips_BD, captions_ND, temperature)
+    with watch.part("backward"):
+        run.scaler.scale(loss).backward()
     return loss.detach()
 
 
@@ -142,6 +155,7 @@ def _loss(
     temperature: torch.Tensor | float,
 ) -> torch.Tensor:
     settings, past = run.settings, None
+    run.seen = (clips_BD.detach(), captions_ND.detach())
     if run.bank is not None:
         past = run.bank.past(run.step, batch, clips_BD.detach(), captions_ND.detach())
         run.embeddings = (clips_BD.detach(), captions_ND.detach())

@@ -11,19 +11,23 @@ By hand `python -m trainer.train --help`; on several ranks
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
-import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from trainer import distributed
+from trainer.alarms import spread
+from trainer.arguments import parse, replay_path
 from trainer.checkpoint import hold_folder, write_identity
 from trainer.cli import die_with_parent, speak_as
 from trainer.cli import run as run_command
-from trainer.data import load_steps
+from trainer.data import Batch, Fault, load_steps
+from trainer.distributed import World
 from trainer.guards import (
     STOPPED,
     StopFlag,
@@ -31,38 +35,66 @@ from trainer.guards import (
     check_same_weights,
     exchange_headers,
 )
+from trainer.loading import choose_workers, clear_loader_faults, prefetched, timed
 from trainer.monitor import MetricsLog, Progress
-from trainer.run import Run, prepare, resume, save, wrapped, write_model
+from trainer.quarantine import find_bad_shards
+from trainer.record import compare_machines, describe_machine, write_start
+from trainer.rehearse import rehearse
+from trainer.replay import main as replay
+from trainer.run import Run, open_bags, prepare, resume, save, wrapped, write_model
 from trainer.step import take_step
+from trainer.stopwatch import watch_backward, watch_towers
+from trainer.trace import Trace
 from trainer.validation import Validation
+from trainer.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
 
 def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
     """All steps from the run's present one to its last, or to the one at which to stop."""
+    arguments, watch, first = run.arguments, run.world.watch, run.step
     progress = Progress(run.step, run.num_steps, speaks=run.world.first)
-    validation = Validation(run.data.index) if run.arguments.validate_every else None
-    batches = load_steps(
-        run.data,
-        run.step,
-        workers=run.arguments.workers,
-        timeout_seconds=run.arguments.timeout_seconds,
-        pin=run.world.device.type == "cuda",
-    )
-    with progress:
-        waiting = time.perf_counter()
-        for batch in batches:
-            data_seconds = time.perf_counter() - waiting
-            header = exchange_headers(run.world, run.step, batch, stop=stop.raised)
+    validation = Validation(run.data.index, run.world) if arguments.validate_every else None
+    trace = Trace(arguments.profile, run.folder, run.world.rank)
+    with progress, Watchdog(run.world.rank, arguments.stall_seconds) as watchdog:
+        for batch in timed(batches_of(run), watch):
+            stopping = stop.raised or run.step == arguments.stop_at
+            header = exchange_headers(run.world, run.step, batch, stop=stopping)
+            if header.unreadable:
+                run.quarantine.add(run.world, run.step, batch.unreadable)
             if header.stop:
                 stop_in_order(run)
-            loss, norm = take_step(run, batch, header)
-            run.meter.add(loss, clips=header.clips, data_seconds=data_seconds)
+            trace.before(run.step)
+            with watch.part("optimizer"):
+                loss, norm = take_step(run, batch, header)
+            trace.after(run.step)
+            if run.step == first:
+                watch.summary()  # the first step starts loaders and warms up
+            else:
+                run.times.add(clips=len(batch.clip_ids_B))
+            run.alarms.step(norm)
+            run.meter.add(loss, clips=header.clips)
             run.step, run.samples = run.step + 1, run.samples + header.clips
             progress.step()
             after_step(run, log, progress, validation, norm)
-            waiting = time.perf_counter()
+            watchdog.beat()
+    trace.close()
+
+
+def batches_of(run: Run) -> Iterator[Batch | Fault]:
+    """The batches from the run's present step on, loaded and copied ahead."""
+    device = run.world.device
+    batches = load_steps(
+        run.data,
+        run.step,
+        workers=choose_workers(run.arguments.workers, run.world),
+        timeout_seconds=run.arguments.timeout_seconds,
+        pin=device.type == "cuda",
+    )
+    # Chunks and parts of a batch are cut on the CPU.
+    whole = not run.arguments.chunk and run.settings.plain_accumulation == 1
+    return prefetched(batches, device, on=whole)
 
 
 def after_step(
@@ -72,7 +104,7 @@ def after_step(
     validation: Validation | None,
     norm: float,
 ) -> None:
-    """What is due after a step: a log line, a validation, a checkpoint."""
+    """What is due after a step, on all ranks alike: a log line, a validation, a checkpoint."""
     arguments, last = run.arguments, run.step == run.num_steps
     epoch, _ = run.data.schedule.epoch_of(run.step - 1)
     position = {"step": run.step, "epoch": epoch, "samples": run.samples}
@@ -83,28 +115,37 @@ def after_step(
             "gradient_norm": norm,
             "temperature": float(torch.as_tensor(run.model.temperature).detach()),
         }
+        entry |= spread(run.world, *run.seen) | run.times.line(run.world)
+        entry["alarms"] = run.alarms.line(entry)
         if log:
             log.write(entry)
             progress.say(entry)
-    if validation and log and (run.step % arguments.validate_every == 0 or last):
-        validate(run, validation, log, progress, position)
+    if validation and (run.step % arguments.validate_every == 0 or last):
+        with run.world.watch.part("validate"):
+            validate(run, validation, log, progress, position)
     if run.step % arguments.save_every == 0 or last:
-        save(run)
+        with run.world.watch.part("save"):
+            save(run)
 
 
 def validate(
-    run: Run, validation: Validation, log: MetricsLog, progress: Progress, position: dict
+    run: Run,
+    validation: Validation,
+    log: MetricsLog | None,
+    progress: Progress,
+    position: dict,
 ) -> None:
-    """Measure retrieval on the validation split and keep the best model."""
-    metrics = validation.measure(run.model, run.world.device)
+    """Measure loss and retrieval on the validation split and keep the best model."""
+    metrics = validation.measure(run.model)
     if metrics is None:
         return
     entry = position | {"split": "val"} | metrics
-    log.write(entry)
-    progress.say(entry)
-    if metrics["R@10"] > run.best:
-        run.best = metrics["R@10"]
-        write_model(run, run.folder / "best.pt")
+    better, run.best = metrics["R@10"] > run.best, max(run.best, metrics["R@10"])
+    if log:
+        log.write(entry)
+        progress.say(entry)
+        if better:
+            write_model(run, run.folder / "best.pt")
 
 
 def hold(run: Run) -> AbstractContextManager:
@@ -117,6 +158,7 @@ def open_log(run: Run, identity: dict) -> MetricsLog:
     if run.step == run.num_steps:
         logger.info("already trained: all %d steps are in %s", run.step, run.folder)
     write_identity(run.folder, identity)
+    write_start(run, identity)
     return MetricsLog(run.folder, resumed_step=run.step)
 
 
@@ -128,61 +170,62 @@ def publish(run: Run, log: MetricsLog) -> None:
 
 
 def stop_in_order(run: Run) -> None:
-    """Save at the step that all ranks agreed on, and leave."""
+    """Save at the step that all ranks agreed on, and leave: with 143 after a signal, else 0."""
     save(run)
     logger.info("told to stop: saved step %d of %d", run.step, run.num_steps)
-    sys.exit(STOPPED)
-
-
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.train",
-        description="Bag files and feature shards in, a trained model and its metrics out. Started"
-        " by trainer.launch; alone, it is one process.",
-    )
-    add = parser.add_argument
-    add("--settings", required=True, help="settings/train.json")
-    add("--plan", required=True, help="folder of the plan: which shards exist")
-    add("--bags", required=True, help="folder of bag files")
-    add("--shards", required=True, help="folder of feature shards")
-    add("--vocabulary", required=True, help="vocabulary.txt")
-    add("--state", required=True, help="folder for the run's own folder")
-    add("--output", required=True, help="model.pt, written at the end")
-    add("--metrics", required=True, help="metrics.jsonl, written at the end")
-    add("--backend", default="auto", help="nccl, gloo or auto")
-    add("--workers", type=int, default=0, help="loader processes of a rank")
-    add("--chunk", type=int, default=0, help="clips that go through the towers at once, 0: all")
-    add("--bank-on-cpu", type=int, default=0, help="1: keep the memory bank in CPU memory")
-    add("--bucket-cap-mb", type=int, default=25, help="MB of gradients in one exchange")
-    add("--gradient-as-bucket-view", type=int, default=1, help="0: keep gradients twice")
-    add("--find-unused-parameters", type=int, default=0, help="1: name what gets no gradient")
-    add("--save-every", type=int, default=50, help="steps between checkpoints")
-    add("--keep-checkpoints", type=int, default=3, help="checkpoints that are kept")
-    add("--log-every", type=int, default=5, help="steps between lines of metrics")
-    add("--validate-every", type=int, default=50, help="steps between validations, 0: never")
-    add("--timeout-seconds", type=float, default=600, help="longest wait for other ranks or data")
-    return parser.parse_args(argv)
+    sys.exit(0 if run.step == run.arguments.stop_at else STOPPED)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Prepare, resume, train, publish."""
-    arguments = _arguments(argv)
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent()
-    world = distributed.start(arguments.backend, arguments.timeout_seconds)
-    speak_as(world.rank)
+    argv = sys.argv[1:] if argv is None else argv
+    if dump := replay_path(argv):
+        replay(dump)
+        return
+    arguments = parse(argv)
+    if arguments.rehearse:
+        rehearse(arguments)
+        return
+    world = join(arguments)
     with StopFlag() as stop:
-        run, identity = world.agree(lambda: prepare(arguments, world), doing="preparing")
-        check_same_setup(world, identity, run.data.index.feature_dim)
+        run, identity = make_ready(arguments, world)
         with world.agree(lambda: hold(run), doing="taking the run folder"):
             resume(run)
             check_same_weights(world, run.model)
             run.parallel = wrapped(run)
             log = open_log(run, identity) if world.first else None
-            train(run, log, stop)
+            with clear_loader_faults():
+                train(run, log, stop)
             if log:
                 publish(run, log)
     distributed.stop(world)
+
+
+def join(arguments: argparse.Namespace) -> World:
+    """Meet the other ranks; a rank ends with its launcher."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
+    world = distributed.start(arguments.backend, arguments.timeout_seconds)
+    speak_as(world.rank)
+    return world
+
+
+def make_ready(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
+    """A run whose files, versions and settings all ranks agree on, and its identity."""
+    index = world.agree(lambda: open_bags(arguments), doing="opening bag files")
+    bad = find_bad_shards(index, world, hash_all=bool(arguments.verify_shards))
+    run, identity = world.agree(lambda: prepare(arguments, world, index, bad), doing="preparing")
+    check_same_setup(world, identity, index.feature_dim)
+    texts = world.gather_texts(json.dumps(describe_machine(world)))
+    run.machines = [json.loads(text) for text in texts]
+    if world.first:
+        for line in compare_machines(run.machines):
+            logger.warning("%s: ranks of unlike versions can hang or differ", line)
+    watch_towers(run.model, world.watch)
+    if world.size > 1:
+        watch_backward(run.model, world.watch)
+    torch.autograd.set_detect_anomaly(bool(arguments.anomaly))
+    return run, identity
 
 
 if __name__ == "__main__":

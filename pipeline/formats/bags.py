@@ -12,17 +12,20 @@ import json
 import math
 import zipfile
 from dataclasses import dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
-from typing import BinaryIO
 
 import numpy as np
 
 from pipeline.formats.files import digest_of, whole_file
+from pipeline.formats.maps import let_go, map_file
 
 VERSION = "bags-1"
 ALIGNMENT = 64
 TRAIN, VAL = 0, 1
+_HEADER_BYTES = 1024
+"""More than the header of any array here."""
 _EXTRA_ID = 0xD935  # the id that Android's zipalign uses for padding
 
 
@@ -112,7 +115,7 @@ def read_bags(path: str | Path) -> Bags:
         ValueError: the file is cut, foreign, of another version, or an index is out of bounds.
     """
     try:
-        arrays = _map_members(Path(path))
+        content, arrays = _map_members(Path(path))
     except (zipfile.BadZipFile, EOFError, KeyError) as error:
         raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
     metadata = _metadata(path, arrays)
@@ -121,6 +124,7 @@ def read_bags(path: str | Path) -> Bags:
         raise ValueError(f"{path} lacks the arrays {', '.join(missing)}: run -R bags")
     bags = Bags(**{name: arrays[name] for name in ARRAYS}, metadata=metadata)
     check_bounds(bags, where=str(path))
+    let_go(content)
     return bags
 
 
@@ -228,32 +232,33 @@ def _write_member(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> Non
         np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _map_members(path: Path) -> dict[str, np.ndarray]:
-    """Name to array, each mapped straight from its place in the file."""
+def _map_members(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The map of the file's bytes, and name to array, all of them views of it."""
     arrays = {}
-    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-        size = path.stat().st_size
-        for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{path}: {info.filename} is compressed, so it cannot be mapped")
-            arrays[info.filename.removesuffix(".npy")] = _map_member(file, info, size)
-    return arrays
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    content = map_file(path)
+    for info in members:
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{path}: {info.filename} is compressed, so it cannot be mapped")
+        arrays[info.filename.removesuffix(".npy")] = _member(content, info, path)
+    return content, arrays
 
 
-def _map_member(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> np.ndarray:
-    file.seek(info.header_offset + 26)
-    name_length = int.from_bytes(file.read(2), "little")
-    extra_length = int.from_bytes(file.read(2), "little")
-    file.seek(info.header_offset + 30 + name_length + extra_length)
+def _member(content: np.ndarray, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """One array at its place in the file's bytes."""
+    lengths = content[info.header_offset + 26 : info.header_offset + 30]
+    start = info.header_offset + 30 + int(lengths.view("<u2").sum()) if len(lengths) == 4 else 0
+    file = BytesIO(content[start : start + _HEADER_BYTES].tobytes())
     try:
         np.lib.format.read_magic(file)
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     except (ValueError, SyntaxError, TokenError) as error:
         raise zipfile.BadZipFile(f"header of {info.filename}: {error}") from None
-    count = math.prod(shape)
-    whole = count >= 0 and file.tell() + count * dtype.itemsize <= size
-    if fortran or dtype.hasobject or not whole:
-        raise ValueError(f"{file.name}: {info.filename} does not fit the file")
-    if count == 0:  # an empty range cannot be mapped
+    count, first = math.prod(shape), start + file.tell()
+    stop = first + count * dtype.itemsize
+    if fortran or dtype.hasobject or count < 0 or stop > len(content):
+        raise ValueError(f"{path}: {info.filename} does not fit the file")
+    if count == 0:
         return np.zeros(shape, dtype)
-    return np.memmap(file.name, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
+    return content[first:stop].view(dtype).reshape(shape)

@@ -60,6 +60,19 @@ def read_table(path: str | Path, schema: Schema, *, version: str) -> tuple[dict[
     return columns, json.loads(table.schema.metadata[b"metadata"])
 
 
+def read_metadata(path: str | Path, *, version: str) -> dict:
+    """A table's metadata alone, without its rows; raises as `read_table` does."""
+    try:
+        found = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is not a whole parquet file: {error}") from None
+    if found.get(b"bagpipe", b"none").decode() != version:
+        raise ValueError(f"{path} is not of format {version!r}: rebuild it")
+    return json.loads(found[b"metadata"])
+
+
 def read_rows(path: str | Path, schema: Schema, *, version: str) -> tuple[list[dict], dict]:
     """As `read_table`, with a dict for each row."""
     columns, metadata = read_table(path, schema, version=version)

@@ -22,7 +22,7 @@ from webdataset import TarWriter
 
 from pipeline.formats.files import sha256_of_file, whole_file
 from pipeline.formats.names import sample_key
-from pipeline.formats.parquet import read_rows, write_table
+from pipeline.formats.parquet import read_metadata, read_rows, write_table
 from pipeline.formats.recipe import Recipe
 
 VERSION = "shard-1"
@@ -141,6 +141,17 @@ def read_index(path: str | Path) -> ShardIndex:
         tar_bytes=metadata["tar_bytes"],
         tar_sha256=metadata["tar_sha256"],
     )
+
+
+def read_index_facts(path: str | Path) -> dict[str, str | int]:
+    """`recipe_identity`, `tar_bytes` and `tar_sha256` of a shard's index, without its rows.
+
+    Raises:
+        ValueError: a foreign or cut file.
+    """
+    metadata = read_metadata(path, version=VERSION)
+    facts = {key: metadata[key] for key in ("tar_bytes", "tar_sha256")}
+    return facts | {"recipe_identity": Recipe.from_dict(metadata["recipe"]).identity}
 
 
 def read_features(

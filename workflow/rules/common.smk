@@ -237,8 +237,10 @@ def train_resources():
     interface = run["network_interface"]
     elsewhere = ("nodes", "gpus_per_node", "threads", "network_interface")
     spread = {f"train_{key}": run[key] for key in run if key not in elsewhere}
-    for key in ("bank_on_cpu", "gradient_as_bucket_view", "find_unused_parameters"):
-        spread[f"train_{key}"] = int(run[key])
+    for key, value in run.items():
+        if isinstance(value, bool):
+            spread[f"train_{key}"] = int(value)
+    spread["train_profile"] = "{start}:{steps}".format(**run["profile"])
     spread["train_nodes"] = nodes
     spread["train_network"] = f"--network-interface {interface}" if interface else ""
     if nodes == 1:

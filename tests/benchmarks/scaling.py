@@ -1,0 +1,61 @@
+"""Clips a second on 1, 2, .. N ranks of this machine, with the same global batch.
+
+    PYTHONPATH=.:tests python tests/benchmarks/scaling.py [--ranks 1 2] [--quick]
+
+Each rank computes on one thread, so that ranks and not threads are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from measure import table
+from synthetic_bags import make_results, train_settings
+
+from pipeline.formats.files import write_json
+from trainer.monitor import read_metrics
+
+ROOT = Path(__file__).parents[2]
+
+
+def clips_per_second(root: Path, ranks: int, steps: int) -> tuple[float, str]:
+    """Of a whole run, without its first lines; and its last verdict."""
+    results = make_results(root, videos_of_shards=(200, 200))
+    settings = train_settings(
+        global_batch=256, epochs=100, max_steps=steps, embedding_dim=256, text_hidden=1024,
+        word_dim=300,
+    )  # fmt: skip
+    write_json(root / "settings/train.json", asdict(settings))
+    argv = [
+        sys.executable, "-m", "trainer.launch", "--processes", str(ranks), "--threads", str(ranks),
+        "--", "-m", "trainer.train",
+        *results.train_arguments(save_every=10**6, validate_every=0, log_every=5),
+    ]  # fmt: skip
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    lines = read_metrics(root / "train/metrics.jsonl")[1:]
+    return float(np.median([e["clips_per_second"] for e in lines])), lines[-1]["verdict"]
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few steps")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    arguments = parser.parse_args()
+    rows, first = [["ranks", "clips a second", "speed-up", "efficiency", "verdict"]], None
+    for ranks in arguments.ranks:
+        with tempfile.TemporaryDirectory() as folder:
+            speed, verdict = clips_per_second(Path(folder), ranks, 15 if arguments.quick else 60)
+        first = first or speed / ranks
+        rows.append([ranks, speed, speed / first, speed / first / ranks, verdict])
+    sys.stdout.write(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Runs that stop anywhere, for any reason, go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from synthetic_bags import Results
+from test_train import (
+    ROOT,
+    checkpoint_steps,
+    finish,
+    launcher,
+    losses,
+    results_with,
+    wait_for_step,
+    weights,
+)
+
+from trainer.cli import run as run_command
+from trainer.monitor import read_metrics
+from trainer.train import main
+
+LONG = {"epochs": 200}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Results:
+    """A run of eight steps, two an epoch, that nothing disturbed."""
+    results = results_with(tmp_path_factory.mktemp("whole"))
+    main(results.train_arguments(log_every=3))
+    return results
+
+
+def stop_at(results: Results, step: int, **flags) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(results.train_arguments(stop_at=step, save_every=1000, **flags))
+    assert ended.value.code == 0
+    assert checkpoint_steps(results)[-1] == step
+
+
+def lines(results: Results) -> list[tuple]:
+    entries = read_metrics(results.root / "train/metrics.jsonl")
+    return [(e["step"], e["epoch"], e.get("loss"), e.get("val_loss")) for e in entries]
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])  # 2 and 4 end an epoch, 3 ends a log line
+def test_a_resumed_run_logs_and_learns_the_same(whole, tmp_path, step):
+    results = results_with(tmp_path)
+    stop_at(results, step, log_every=3)
+    stop_at(results, step + 3, log_every=3)
+    main(results.train_arguments(log_every=3))
+    assert lines(results) == lines(whole)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(results)[name]), name
+
+
+@pytest.mark.timeout(300)
+def test_two_then_four_then_one_rank_learn_what_one_does(whole, tmp_path):
+    results = results_with(tmp_path)
+    for ranks, step in ((2, 3), (4, 5)):
+        status, text = finish(launcher(results, ranks, stop_at=step, log_every=3))
+        assert status == 0, text
+        assert checkpoint_steps(results)[-1] == step
+    main(results.train_arguments(log_every=3))
+    found, expected = losses(results), losses(whole)
+    assert found.keys() == expected.keys()
+    assert np.allclose([found[s] for s in found], [expected[s] for s in found], rtol=1e-5)
+    for name, value in weights(whole).items():
+        assert torch.allclose(value, weights(results)[name], atol=2e-4), name
+
+
+@pytest.mark.timeout(120)
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
+    results = results_with(tmp_path)
+    stop_at(results, 3)
+    saved = next((tmp_path / "train").glob("state-*/step-*.checkpoint"))
+    room = saved.stat().st_size - 1000
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.train", *results.train_arguments(validate_every=0)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "step-00000004.checkpoint" in last
+    assert "cannot be written: File too large. Make room" in last
+    assert checkpoint_steps(results) == [3]
+    main(results.train_arguments())
+    assert max(losses(results)) == 8
+
+
+def loaders_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_loader_process_is_one_clear_line(tmp_path):
+    results = results_with(tmp_path, **LONG)
+    flags = {"workers": 1, "validate_every": 0, "save_every": 1}
+    argv = [sys.executable, "-m", "trainer.train", *results.train_arguments(**flags)]
+    process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    wait_for_step(results, 5, process)
+    os.kill(loaders_of(process.pid)[0], signal.SIGKILL)
+    began = time.monotonic()
+    status, text = finish(process, 90)
+    assert time.monotonic() - began < 60
+    assert status == 1
+    assert "loading failed: " in text.strip().splitlines()[-1]
+    stop_at(results, checkpoint_steps(results)[-1] + 1)
+
+
+def test_another_runs_folder_is_refused_in_one_line(whole, tmp_path):
+    folder = next((whole.root / "train").glob("state-*"))
+    other = results_with(tmp_path, lr=0.5)
+    shutil.copytree(folder, tmp_path / "copy")
+    arguments = other.train_arguments(state=tmp_path / "copy")
+    with pytest.raises(SystemExit):
+        run_command(lambda: main(arguments))
+    with pytest.raises(ValueError, match=r"train\.lr \(0\.01 there, 0\.5 now\)"):
+        main(arguments)

@@ -1,0 +1,116 @@
+"""The verdict names what a step really waits for; parts of a timeline add up to the whole."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from synthetic_bags import make_results
+
+from trainer.data import StepData
+from trainer.distributed import World
+from trainer.monitor import read_metrics
+from trainer.stopwatch import PARTS, Stopwatch
+from trainer.train import main
+from trainer.verdict import verdict
+
+
+def times(**seconds: float) -> np.ndarray:
+    return np.array([[seconds.get(name, 0.0) for name in PARTS]])
+
+
+def test_parts_are_exclusive_and_add_up():
+    watch = Stopwatch()
+    watch.summary()
+    began = time.perf_counter()
+    with watch.part("loss"):
+        time.sleep(0.02)
+        with watch.part("gather"):
+            time.sleep(0.03)
+        time.sleep(0.01)
+    with watch.part("waiting"), watch.part("gather", within=("waiting",)):
+        time.sleep(0.02)
+    time.sleep(0.01)
+    parts, whole = watch.summary(), time.perf_counter() - began
+    assert sum(parts.values()) == pytest.approx(whole, abs=2e-3)
+    assert parts["loss"] >= 0.03
+    assert parts["gather"] >= 0.03
+    assert parts["waiting"] >= 0.02
+    assert parts["other"] >= 0.01
+    assert parts["loss"] + parts["waiting"] < whole - 0.03
+
+
+def test_what_follows_the_last_gradient_is_the_exchange():
+    watch = Stopwatch()
+    watch.summary()
+    with watch.part("backward"):
+        for _ in range(3):
+            time.sleep(0.01)
+            watch.split("exchange")
+        time.sleep(0.05)
+    parts = watch.summary()
+    assert 0.05 <= parts["exchange"] < 0.05 + 0.5 * parts["backward"] + 0.05
+    assert parts["backward"] >= 0.03
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ({"data": 38, "video": 62}, "data-bound: 38% of the step waits for data; raise run.train"),
+        ({"gather": 10, "exchange": 20, "loss": 70}, "network-bound: 30% of the step"),
+        ({"data": 10, "video": 30, "loss": 60}, "compute-bound: 90% of the step computes (loss 60"),
+    ],
+)
+def test_verdicts(seconds, words):
+    assert words in verdict(times(**seconds))
+
+
+def test_the_slowest_rank_is_named():
+    rows = np.concatenate([times(waiting=40, loss=60), times(waiting=1, loss=99)])
+    rows = np.concatenate([rows, times(waiting=40, loss=60)])
+    assert "waits for the slowest rank, mostly rank 1" in verdict(rows)
+
+
+def test_a_loader_slowed_by_a_known_time_is_found(tmp_path, monkeypatch):
+    """Its seconds, and its share of the step, within a tenth."""
+    load = StepData.__getitem__
+
+    def load_slowly(data: StepData, step: int):
+        time.sleep(0.1)
+        return load(data, step)
+
+    monkeypatch.setattr(StepData, "__getitem__", load_slowly)
+    results = make_results(tmp_path)
+    main(results.train_arguments(log_every=4, validate_every=0))
+    lines = [e for e in read_metrics(tmp_path / "train/metrics.jsonl") if "verdict" in e]
+    assert len(lines) == 2
+    for line in lines:
+        total = sum(line[f"seconds_{name}"] for name in PARTS)
+        assert line["seconds_data"] >= 0.1
+        share = line["seconds_data"] / total
+        assert line["verdict"].startswith(f"data-bound: {share:.0%} of the step waits for data")
+        assert total == pytest.approx(line["step_seconds"], rel=0.5)
+        assert line["peak_memory_gb"] > 0.01
+    assert lines[0]["clips_per_second_ranks"][0] > 0
+
+
+def slow_rank(world: World, _) -> dict:
+    """A step in which rank 1 computes longer; both then meet."""
+    world.watch.summary()
+    if world.rank == 1:
+        time.sleep(0.3)
+    with world.watch.part("waiting"):
+        world.gather_integers([1])
+    world.sum(torch.zeros(3))
+    return world.watch.summary()
+
+
+@pytest.mark.timeout(90)
+def test_waiting_for_a_slow_rank_is_no_gathering(tmp_path):
+    first, second = run_ranks(slow_rank, 2, None, tmp_path)
+    assert first["waiting"] > 0.2
+    assert second["waiting"] < first["waiting"]
+    assert "gather" in first

@@ -1,0 +1,48 @@
+"""Says in the log what every thread is doing when a step takes too long; the run goes on.
+
+The clock and the writing are Python's own faulthandler, a thread in C: it works also where the main
+thread hangs in an exchange or in native code that never gives the interpreter back.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import sys
+import time
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Dumps the stacks of all threads to stderr unless `beat` comes in time."""
+
+    def __init__(self, rank: int, seconds: float) -> None:
+        """`seconds` 0: never."""
+        self._rank, self._seconds = rank, seconds
+        self._since = time.monotonic()
+
+    def __enter__(self) -> Watchdog:
+        self._start()
+        return self
+
+    def beat(self) -> None:
+        """A step ended: start the clock anew, and say what a dump above was."""
+        took = time.monotonic() - self._since
+        if self._seconds and took > self._seconds:
+            logger.warning(
+                "a step of rank %d took %.1f s, run.train.stall_seconds is %g: the stacks of its"
+                " threads stand above. Look at those that wait for data, files or other ranks",
+                self._rank, took, self._seconds,
+            )  # fmt: skip
+        self._start()
+
+    def _start(self) -> None:
+        self._since = time.monotonic()
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.dump_traceback_later(self._seconds, file=sys.__stderr__)
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds:
+            faulthandler.cancel_dump_traceback_later()
