@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+from collections import Counter
 from pathlib import Path
 
 from markupsafe import Markup
@@ -28,6 +29,8 @@ from pipeline.settings import ReportSettings
 
 SEARCH_FORMAT = "bagpipe-search-1"
 NUM_EXAMPLES = 5
+PART, NUM_PARTS = "seconds_", 3
+"""What metrics call the seconds of a step's parts; how many of them are shown."""
 DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
 
 log = logging.getLogger(__name__)
@@ -76,11 +79,19 @@ def training_speed(steps: list[dict]) -> str:
         return ""
     middle = statistics.median(step["clips_per_second"] for step in timed)
     spent = sum(step["step_seconds"] for step in timed)
-    waited = sum(step.get("data_seconds") or 0 for step in timed)
-    return (
-        f"{middle:,.0f} clips a second (median), {spent / len(timed) * 1000:,.0f} ms a step, of"
-        f" which {waited / spent:.0%} waiting for data."
-    )
+    told = f"{middle:,.0f} clips a second (median), {spent / len(timed) * 1000:,.0f} ms a step"
+    shares = [f"{seconds / spent:.0%} {part}" for part, seconds in parts_of_steps(timed)]
+    return f"{told}: {', '.join(shares)}." if shares else f"{told}."
+
+
+def parts_of_steps(steps: list[dict]) -> list[tuple[str, float]]:
+    """The parts that took most of the steps' time, with their sums in seconds, longest first."""
+    sums: Counter[str] = Counter()
+    for step in steps:
+        for key, seconds in step.items():
+            if key.startswith(PART) and seconds:
+                sums[key.removeprefix(PART)] += seconds
+    return sums.most_common(NUM_PARTS)
 
 
 def draw_charts(facts: Facts) -> dict[str, str]:
@@ -100,7 +111,10 @@ def draw_charts(facts: Facts) -> dict[str, str]:
         "times",
         {
             label: [(step, 1000 * seconds) for step, seconds in _series(facts.steps, key)]
-            for key, label in (("step_seconds", "whole step"), ("data_seconds", "waiting for data"))
+            for label, key in (
+                ("whole step", "step_seconds"),
+                *((part, PART + part) for part, _ in parts_of_steps(facts.steps)),
+            )
         },
         title="Time of a step",
         x="step",

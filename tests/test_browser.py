@@ -91,7 +91,7 @@ def run_page(tmp_path_factory, plain_video) -> str:
         write_planned_videos(plan, [replace(video, path=str(plain_video)) for video in videos])
     lines = [
         {"step": n, "loss": 5 / n, "lr": 1e-3, "gradient_norm": 1.0, "clips_per_second": 90.0,
-         "step_seconds": 0.1, "data_seconds": 0.01}
+         "step_seconds": 0.1, "seconds_data": 0.01}
         for n in range(1, 30)
     ]  # fmt: skip
     lines.append({"step": 29, "split": "val", "R@10": 0.5, "clips": 50})

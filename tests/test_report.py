@@ -94,7 +94,8 @@ def tiny(tmp_path: Path) -> TinyResults:
     made = make_results(tmp_path)
     entries = [
         {"step": step, "loss": 5 / step, "lr": 1e-3 * step, "gradient_norm": 2 / step,
-         "clips_per_second": 100.0, "step_seconds": 0.2, "data_seconds": 0.05}
+         "clips_per_second": 100.0, "step_seconds": 0.2, "seconds_data": 0.05,
+         "seconds_loss": 0.1}
         for step in range(1, 41)
     ]  # fmt: skip
     entries += [{"step": step, "split": "val", "R@10": step / 80, "clips": 50} for step in (20, 40)]
@@ -143,9 +144,11 @@ def test_the_best_and_the_worst_found_are_shown_in_order(tiny):
     assert ranks == ["1", "2.5", "7", "4"]
 
 
-def test_training_speed_is_the_median_and_the_share_of_waiting(tiny):
-    assert "100 clips a second (median), 200 ms a step, of which 25% waiting" in make_page(tiny)
+def test_training_speed_names_the_parts_that_took_most_of_the_time(tiny):
+    said = "100 clips a second (median), 200 ms a step: 50% loss, 25% data."
+    assert said in make_page(tiny)
     assert report.training_speed([{"step": 1, "loss": 2.0}]) == ""
+    assert report.parts_of_steps([{"step": 1}]) == []
 
 
 def test_every_protocol_of_the_settings_has_its_own_part_and_no_other_has(tiny):
