@@ -19,6 +19,7 @@ from tests.workflow_runs import (
     DOWNSTREAM,
     Run,
     add_video,
+    checkpoints,
     copy_of,
     interrupt,
     make_data,
@@ -68,11 +69,6 @@ def outputs_of_training(folder: Path) -> list[str]:
     """What a training that did not end has published."""
     names = ("model.pt", "metrics.jsonl")
     return [name for name in names if (folder / "results/train" / name).exists()]
-
-
-def checkpoints(folder: Path) -> set[Path]:
-    """What trainings have saved so far."""
-    return set((folder / "results/train").glob("*/step-*"))
 
 
 def wait_for_checkpoint(folder: Path, known: set[Path], run: subprocess.Popen) -> None:
