@@ -26,7 +26,6 @@ from tests.workflow_runs import (
     copy_of,
     interrupt,
     make_data,
-    processes_in,
     snakemake,
     stage_processes,
     start,
@@ -36,13 +35,13 @@ from tests.workflow_runs import (
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.workflow,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         bool(missing_programs()),
         reason=f"no {', '.join(missing_programs())}: apt-get install -y slurm-wlm munge",
     ),
 ]
 
+README = (ROOT / "config/README.md").read_text(encoding="utf-8")
 MODEL = "results/train/model.pt"
 # The profile as it is, but with short waits: nothing is shared over a network here.
 PROFILE = [
@@ -96,6 +95,11 @@ def write_settings(folder: Path, *, epochs: int, **train: object) -> None:
 def jobs_of_rule(text: str, rule: str) -> list[str]:
     """The Slurm jobs that a run sent for a rule, oldest first."""
     return [number for number, name in _SUBMITTED.findall(text) if name == rule]
+
+
+def ended(cluster: LocalSlurm) -> dict[str, str]:
+    """Job to how it ended."""
+    return {job["JobId"]: job["JobState"] for job in cluster.ended_jobs()}
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -178,6 +182,55 @@ def test_killed_rank_fails_the_job_within_seconds_and_the_retry_goes_on(cluster,
     assert list(losses(folder)) == list(range(1, 201))
 
 
-def ended(cluster: LocalSlurm) -> dict[str, str]:
-    """Job to how it ended."""
-    return {job["JobId"]: job["JobState"] for job in cluster.ended_jobs()}
+def test_stop_signal_saves_the_next_run_goes_on_and_ctrl_c_cancels(cluster, folder):
+    """TERM is what preemption sends, and the profile's `--signal` before the time limit."""
+    write_settings(folder, epochs=2000)
+    run = start(folder, *PROFILE, MODEL)
+    try:
+        wait_for_training(folder, set(), run)
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        cluster.ask(["scancel", "--signal=TERM", job])
+        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
+        assert ended(cluster)[job] == "FAILED"
+        assert interrupt(run) != 0
+        log = (folder / "logs/train/train.log").read_text()
+        (saved,) = re.findall(r"told to stop: saved step (\d+) of 2000", log)
+        run = start(folder, *PROFILE, MODEL)
+        wait_for_training(folder, checkpoints(folder), run)
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        assert interrupt(run) != 0
+        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
+    finally:
+        run.kill()
+    assert ended(cluster)[job] == "CANCELLED"
+    assert steps_said((folder / "logs/train/train.log").read_text())[0] == int(saved) + 1
+    wait_until(lambda: not stage_processes(folder, "trainer.train"), "the end of the ranks")
+    assert not (folder / MODEL).exists()
+
+
+def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch):
+    write_settings(folder, epochs=150)
+    snakemake(folder, "results/settings/train.json")
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", README, re.DOTALL)
+    smaller = [
+        ("gres=gpu:8", "gres=gpu:2"), ("cpus-per-task=32", "cpus-per-task=2"),
+        ("--processes 8", "--processes 2"), ("--threads 32", "--threads 2"),
+        ("--backend auto", "--backend gloo"), ("--save-every 500", "--save-every 5"),
+        ("--log-every 50", "--log-every 1"),
+    ]  # fmt: skip
+    for here, there in smaller:
+        assert here in script
+        script = script.replace(here, there)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (folder / "train.sh").write_text(script)
+    job = cluster.ask(["sbatch", "--parsable", "--chdir", str(folder), str(folder / "train.sh")])
+    wait_until(lambda: checkpoints(folder), "a checkpoint")
+    cluster.ask(["scancel", "--signal=TERM", job])
+    wait_until((folder / MODEL).exists, f"the model of job {job}")
+    wait_until(lambda: not cluster.ask(["squeue", "-h", "-j", job]), "the end of the job")
+    output = (folder / f"slurm-{job}.out").read_text()
+    (saved,) = re.findall(r"told to stop: saved step (\d+) of 150", output)
+    assert next(step for step in steps_said(output) if step > int(saved)) == int(saved) + 1
+    assert steps_said(output).count(1) == 1
+    assert "on each of 4 ranks" in output
+    assert list(losses(folder)) == list(range(1, 151))
