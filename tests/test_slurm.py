@@ -234,3 +234,25 @@ def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch)
     assert steps_said(output).count(1) == 1
     assert "on each of 4 ranks" in output
     assert list(losses(folder)) == list(range(1, 151))
+
+
+def test_unknown_partition_is_named_at_once(cluster, folder):
+    words = ["--set-resources", "train:slurm_partition=nowhere", "--retries", "0"]
+    run = snakemake(folder, *PROFILE, *words, MODEL, status=1)
+    assert "invalid partition specified: nowhere" in run.text
+    assert jobs_of_rule(run.text, "train") == []
+
+
+def test_more_nodes_than_the_partition_has_wait_and_squeue_says_why(cluster, folder):
+    write_settings(folder, epochs=1, nodes=3)
+    run = start(folder, *PROFILE, MODEL)
+    try:
+        wait_until(lambda: jobs_of_rule((folder / "run.txt").read_text(), "train"), "a job")
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        reason = ["squeue", "-h", "-j", job, "-o", "%r"]
+        wait_until(lambda: cluster.ask(reason) == "PartitionConfig", "the reason")
+        interrupt(run)
+        wait_until(lambda: job in ended(cluster), "the end of the job")
+    finally:
+        run.kill()
+    assert ended(cluster)[job] == "CANCELLED"

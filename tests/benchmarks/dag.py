@@ -3,8 +3,8 @@
 Reads   nothing: it makes a videos table and one captions table; of the videos only one exists, as a
         file of a few bytes, for the plan looks at a file and does not open it
 Writes  a table of jobs, seconds and memory to the standard output; its files go to a scratch folder
-Run     python -m tests.benchmarks.dag            (about 15 minutes, 4 GB of disk)
-        python -m tests.benchmarks.dag --quick    (12,000 rows, half a minute)
+Run     python -m tests.benchmarks.dag            (half an hour, 4 GB of disk)
+        python -m tests.benchmarks.dag --quick    (12,000 rows, two minutes)
 
 Snakemake, its jobs and the plan are real. The other stages are stand-ins that leave empty files:
 what they cost is measured elsewhere.
