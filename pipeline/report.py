@@ -1,53 +1,85 @@
 """Stage `report`: one page that says what went in, what came out, and how it was made.
 
-Reads   the results folder: plan, shards, captions, bags, train, evaluate, settings, rejected.csv
-Writes  report/index.html, which holds its charts and needs no network
+Reads   the results folder: plan, shards, captions, bags, train, evaluate, settings, rejected.csv,
+        benchmarks, and the videos of the examples it shows; with --search, a search's JSON instead
+Writes  report/index.html, which holds its charts and pictures and needs no network
 By hand `python -m pipeline.report --help`
+        `python -m pipeline.report --search found.json --output found.html`
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import statistics
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import report_charts as charts
 from pipeline.cli import run
-from pipeline.formats.files import write_text
+from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
 from pipeline.report_facts import BagFacts, Facts, gather
+from pipeline.report_origin import Spread, gaps, revision, rule_times
+from pipeline.report_page import fill
+from pipeline.report_pictures import Pictures, pictures_of
 from pipeline.settings import ReportSettings
 
-TEMPLATE = "report.html"
+SEARCH_FORMAT = "bagpipe-search-1"
 NUM_EXAMPLES = 5
 DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
 
 log = logging.getLogger(__name__)
 
 
-def render(facts: Facts, settings: ReportSettings) -> str:
-    """The page as HTML; everything from data is escaped."""
-    folder = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": _count, "percent": _percent, "bytes": _bytes}
-    environment.filters |= {"words": _words, "value": _value}
-    return environment.get_template(TEMPLATE).render(
+def render(facts: Facts, title: str, results: Path, spread: Spread) -> str:
+    """The page about a run."""
+    shown = {test["protocol"]["name"]: examples(test["queries"]) for test in facts.tests}
+    clips = [query for kinds in shown.values() for queries in kinds.values() for query in queries]
+    ids = {clip["video_id"] for query in clips for clip in (query, query["hits"][0])}
+    return fill(
+        "report.html",
         facts=facts,
-        title=settings.title,
+        title=title,
         directions=DIRECTIONS,
         charts={name: Markup(svg) for name, svg in draw_charts(facts).items()},
-        examples=examples(facts.retrieval),
+        examples=shown,
+        pictures=pictures_of(results, ids),
         mean_bag_size=mean_bag_size(facts.bags) if facts.bags else 0.0,
+        speed=training_speed(facts.steps),
+        gaps=gaps(facts, spread),
+        rule_times=rule_times(results / "benchmarks"),
+        revision=revision(),
+    )
+
+
+def render_search(path: Path) -> str:
+    """The page about what `trainer.search` found.
+
+    Raises:
+        ValueError: the file is no result of a search.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("format") != SEARCH_FORMAT:
+        raise ValueError(
+            f"{path} is no {SEARCH_FORMAT} file: write one with `python -m trainer.search --output`"
+        )
+    title = found["query"] if found["kind"] == "text" else found["clip"]["video_id"]
+    return fill("report_search.html", found=found, title=title, pictures=Pictures({}))
+
+
+def training_speed(steps: list[dict]) -> str:
+    """One sentence on how fast training was, and what took the time."""
+    timed = [step for step in steps if step.get("step_seconds") and step.get("clips_per_second")]
+    if not timed:
+        return ""
+    middle = statistics.median(step["clips_per_second"] for step in timed)
+    spent = sum(step["step_seconds"] for step in timed)
+    waited = sum(step.get("data_seconds") or 0 for step in timed)
+    return (
+        f"{middle:,.0f} clips a second (median), {spent / len(timed) * 1000:,.0f} ms a step, of"
+        f" which {waited / spent:.0%} waiting for data."
     )
 
 
@@ -64,10 +96,30 @@ def draw_charts(facts: Facts) -> dict[str, str]:
             ("speed", "clips_per_second", "Throughput", "clips / second"),
         )
     }
-    made["validation"] = charts.curve(
+    made["times"] = charts.curves(
+        "times",
+        {
+            label: [(step, 1000 * seconds) for step, seconds in _series(facts.steps, key)]
+            for key, label in (("step_seconds", "whole step"), ("data_seconds", "waiting for data"))
+        },
+        title="Time of a step",
+        x="step",
+        y="milliseconds",
+    )
+    made["validation"] = charts.curves(
         "validation",
-        [(step, 100 * value) for step, value in _series(facts.validations, "R@10")],
-        title="R@10 on the validation split",
+        {
+            **{
+                key: [(s, 100 * v) for s, v in _series(facts.validations, key)]
+                for key in ("R@10", "R@5", "R@1")
+            },
+            "chance of R@10": [
+                (entry["step"], 100 * min(1.0, 10 / entry["clips"]))
+                for entry in facts.validations
+                if entry.get("clips")
+            ],
+        },
+        title="Retrieval on the validation split",
         x="step",
         y="found (% of queries)",
     )
@@ -78,10 +130,10 @@ def draw_charts(facts: Facts) -> dict[str, str]:
         x="captions in the bag",
         y="clips",
     )
-    made["recall"] = ""
-    if facts.retrieval:
-        groups = {label: facts.retrieval[name] for name, label in DIRECTIONS.items()}
-        made["recall"] = charts.recalls("recall", groups, facts.retrieval["chance"])
+    for test in facts.tests:
+        name = test["protocol"]["name"]
+        groups = {label: test[key] for key, label in DIRECTIONS.items()}
+        made[f"recall-{name}"] = charts.recalls(f"recall-{name}", groups, test["chance"])
     return made
 
 
@@ -89,9 +141,8 @@ def _series(entries: list[dict], key: str) -> list[tuple[float, float]]:
     return [(entry["step"], entry[key]) for entry in entries if entry.get(key) is not None]
 
 
-def examples(retrieval: dict | None) -> dict[str, list[dict]]:
+def examples(queries: list[dict]) -> dict[str, list[dict]]:
     """The queries that were answered best and worst, ties in the list's order."""
-    queries = retrieval["queries"] if retrieval else []
     ordered = sorted(queries, key=lambda query: query["rank_text_to_video"])
     half = min(NUM_EXAMPLES, len(ordered) // 2)
     return {"best": ordered[:half], "worst": ordered[::-1][:half]}
@@ -103,47 +154,36 @@ def mean_bag_size(bags: BagFacts) -> float:
     return captions / max(bags.clips, 1)
 
 
-def _count(number: float) -> str:
-    return f"{number:,.0f}"
-
-
-def _percent(number: float) -> str:
-    return f"{100 * number:.1f} %"
-
-
-def _bytes(number: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:,.3g} TB"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.report",
-        description="A results folder in, one self-contained HTML page out.",
+        description="A results folder, or what a search found, in; one self-contained page out.",
     )
-    parser.add_argument("--results", type=Path, required=True, help="the results folder")
-    parser.add_argument("--settings", type=Path, required=True, help="settings/report.json")
-    parser.add_argument("--output", type=Path, required=True, help="report/index.html")
-    return parser.parse_args(argv)
+    add = parser.add_argument
+    add("--results", type=Path, help="the results folder")
+    add("--settings", type=Path, help="settings/report.json")
+    add("--search", type=Path, help="instead: a JSON that trainer.search wrote")
+    add("--output", type=Path, required=True, help="the page, as report/index.html")
+    add("--nodes", type=int, default=0, help="machines that trained; 0: not known")
+    add("--ranks", type=int, default=0, help="processes on each of them")
+    add("--gpus", type=int, default=0, help="GPUs in each of them")
+    args = parser.parse_args(argv)
+    if not args.search and not (args.results and args.settings):
+        parser.error("give --results and --settings, or --search")
+    return args
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write the report."""
+    """Write the report, or the page of a search."""
     args = _arguments(argv)
-    settings = read_settings(ReportSettings, args.settings)
-    facts = gather(args.results, settings.worst_videos)
-    write_text(args.output, render(facts, settings))
+    if args.search:
+        page = render_search(args.search)
+    else:
+        settings = read_settings(ReportSettings, args.settings)
+        facts = gather(args.results, settings.worst_videos)
+        spread = Spread(nodes=args.nodes, ranks=args.ranks, gpus=args.gpus)
+        page = render(facts, settings.title, args.results, spread)
+    write_text(args.output, page)
     log.info("wrote %s", args.output)
 
 

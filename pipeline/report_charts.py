@@ -55,9 +55,7 @@ def curve(
 
     With `log`, values that span more than two powers of ten get a logarithmic axis.
     """
-    thinned = points[:: -(-len(points) // MAX_POINTS)] if points else []
-    if points and thinned[-1] != points[-1]:
-        thinned.append(points[-1])
+    thinned = _thinned(points)
 
     def draw(axes: Axes) -> None:
         marker = "o" if len(thinned) < 12 else ""
@@ -75,6 +73,39 @@ def curve(
     (first, start), (last, end) = points[0], points[-1]
     alt = f"{title}: {start:.3g} at {x} {first:g}, {end:.3g} at {x} {last:g}."
     return _svg(name, draw, alt)
+
+
+def curves(
+    name: str, groups: dict[str, list[tuple[float, float]]], *, title: str, x: str, y: str
+) -> str:
+    """Up to four lines through the points of each group, told apart by their strokes too."""
+    thinned = {label: _thinned(points) for label, points in groups.items() if points}
+    styles = [(FIRST, "-"), (SECOND, "--"), (FIRST, "-."), (INK, ":")]
+
+    def draw(axes: Axes) -> None:
+        for (label, points), (color, line) in zip(thinned.items(), styles, strict=False):
+            marker = "o" if len(points) < 12 and line == "-" else ""
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, line, color=color, marker=marker, markersize=4, label=label)
+        axes.set(title=title, xlabel=x, ylabel=y)
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, fontsize=9)
+
+    if not thinned:
+        return ""
+    spoken = "; ".join(
+        f"{label} {points[0][1]:.3g} at {x} {points[0][0]:g}, {points[-1][1]:.3g} at {x}"
+        f" {points[-1][0]:g}"
+        for label, points in thinned.items()
+    )
+    return _svg(name, draw, f"{title}, {y}: {spoken}.")
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most `MAX_POINTS` of them and the last."""
+    kept = points[:: -(-len(points) // MAX_POINTS)] if points else []
+    return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
 
 
 def recalls(name: str, groups: dict[str, dict[str, float]], chance: dict[str, float]) -> str:

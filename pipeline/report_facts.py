@@ -77,7 +77,8 @@ class Facts:
     """Training lines of metrics.jsonl."""
     validations: list[dict]
     """Validation lines of metrics.jsonl."""
-    retrieval: dict | None
+    tests: list[dict]
+    """The result of each protocol, `heldout` first."""
     settings: dict[str, dict]
     versions: dict[str, str]
 
@@ -103,7 +104,6 @@ def gather(results: Path, worst_videos: int) -> Facts:
     index = pd.concat(tables)
     bag_files = [results / f"bags/{name}.npz" for name in names]
     metrics = _metrics(results / "train/metrics.jsonl")
-    tested = results / "evaluate/retrieval.json"
     return Facts(
         videos=_videos(results, names, index, worst_videos),
         captions=read_caption_summary(results / "captions/summary.json"),
@@ -111,7 +111,7 @@ def gather(results: Path, worst_videos: int) -> Facts:
         bags=_bags(bag_files) if all(path.exists() for path in bag_files) else None,
         steps=[entry for entry in metrics if "split" not in entry],
         validations=[entry for entry in metrics if entry.get("split") == "val"],
-        retrieval=read_json(tested) if tested.exists() else None,
+        tests=_tests(results),
         settings=_settings(results / "settings"),
         versions=_versions(),
     )
@@ -191,6 +191,17 @@ def _metrics(path: Path) -> list[dict]:
         return [json.loads(line) for line in lines]
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not whole: {error}: run -R train") from None
+
+
+def _tests(results: Path) -> list[dict]:
+    """Results of the protocols that the settings name; others are left over from older ones."""
+    settings = results / "settings/evaluate.json"
+    names = read_json(settings)["protocols"] if settings.exists() else {}
+    chosen = sorted(
+        (name for name, keys in names.items() if keys), key=lambda n: (n != "heldout", n)
+    )
+    paths = [results / f"evaluate/{name}.json" for name in chosen]
+    return [read_json(path) for path in paths if path.exists()]
 
 
 def _settings(folder: Path) -> dict[str, dict]:

@@ -79,10 +79,10 @@ class VideoReader:
 
     def _read(self, *, synthetic: bool) -> Generator[np.ndarray, None, _Source]:
         """Yield the windows and return what was read; a file without timestamps yields none."""
-        with _open(self.path) as container:
+        with open_video(self.path) as container:
             source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
             source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
-            painter = _Painter(self.geometry, source.stream.time_base)
+            painter = Painter(self.geometry, source.stream.time_base)
             buffer = WindowBuffer(self.sampling)
             for frame, slots in source.placed_frames():
                 picture = None
@@ -97,7 +97,7 @@ class VideoReader:
         return source
 
 
-def _open(path: Path) -> av.container.InputContainer:
+def open_video(path: Path) -> av.container.InputContainer:
     """Open one local file, and nothing that it may point to."""
     try:
         container = av.open(
@@ -118,7 +118,7 @@ def _is_cover(stream: av.stream.Stream) -> bool:
     return bool(stream.disposition & covers)
 
 
-def _best_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
+def best_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
     """What libav calls the best video stream; cover pictures do not count."""
     best = container.streams.best("video")
     if best is None or _is_cover(best):
@@ -133,7 +133,7 @@ def _best_stream(container: av.container.InputContainer) -> av.video.stream.Vide
     return best
 
 
-def _start_seconds(container: av.container.InputContainer) -> Fraction:
+def start_seconds(container: av.container.InputContainer) -> Fraction:
     """The zero of the caption clock, on the clock of the file's timestamps.
 
     Broadcast streams carry tables that start long before anything is heard or seen; there the
@@ -154,7 +154,7 @@ class _Source:
 
     def __init__(self, container: av.container.InputContainer, frame_rate: float, synthetic: bool):
         self.container = container
-        self.stream = _best_stream(container)
+        self.stream = best_stream(container)
         self.stream.codec_context.thread_type = "NONE"
         self.stream.codec_context.thread_count = 1
         self.stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
@@ -166,12 +166,12 @@ class _Source:
     def _times(self, frame_rate: float) -> FrameTimes:
         rate = self.stream.average_rate or self.stream.guessed_rate or Fraction(25)
         time_base = 1 / rate if self.synthetic else self.stream.time_base
-        start = Fraction(0) if self.synthetic else _start_seconds(self.container)
+        start = Fraction(0) if self.synthetic else start_seconds(self.container)
         clock = Clock(time_base, start_seconds=start, frame_rate=frame_rate)
         return FrameTimes(clock, usual_step=max(1, round(1 / (rate * time_base))))
 
     def _lengths(self) -> Lengths:
-        start = float(_start_seconds(self.container))
+        start = float(start_seconds(self.container))
         own_start = float((self.stream.start_time or 0) * self.stream.time_base)
         # Matroska tags the stream's end rather than its length.
         tagged = clock_seconds(self.stream.metadata.get("DURATION")) - own_start
@@ -256,7 +256,7 @@ def _display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
     return None if matrix is None else bytes(matrix)
 
 
-class _Painter:
+class Painter:
     """Turns decoded frames into pictures with a filter graph that is rebuilt when frames change.
 
     A filter graph rather than `VideoFrame.reformat`: that one cannot crop, so it would scale the

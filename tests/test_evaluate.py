@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,19 +14,18 @@ import torch
 from pipeline.formats.files import sha256_of_file, write_csv, write_json
 from pipeline.formats.recipe import PRESETS, Sampling
 from pipeline.formats.vocabulary import write_vocabulary
+from tests.synthetic_bags import train_settings
 from tests.tiny_results import FEATURE_DIM, NUM_FRAMES, RECIPE, WORDS, TinyResults, make_results
 from trainer import evaluate
+from trainer.clip_list import PUBLISHED_PAIRS, read_test_rows
 from trainer.model import build_model, load_model, save_model
-from trainer.protocol import MAX_VAL_PAIRS, read_test_rows, rows_of_span
-from trainer.settings import TrainSettings
+from trainer.protocol import MAX_VAL_PAIRS, rows_of_span, window_rows, window_starts
+from trainer.retrieval import ceilings
+from trainer.settings import EvaluateSettings
 
-TRAIN = TrainSettings(
-    seed=0, epochs=1, max_steps=None, global_batch=2, clips_per_video=1, shuffle_shards=1, lr=1e-3,
-    warmup_samples=0, weight_decay=0.0, grad_clip=1.0, precision="fp32", embedding_dim=6,
-    word_dim=5, text_hidden=7, video_pool="mean", video_head="projection", normalize=True,
-    temperature=0.07, learn_temperature=False, symmetric=True, positive_weight=1,
-    exclusion="none", margin_seconds=0.0, exclude_same_text=False, init_from=None,
-)  # fmt: skip
+TRAIN = train_settings(
+    seed=0, embedding_dim=6, word_dim=5, text_hidden=7, temperature=0.07, learn_temperature=False
+)
 LIST = [
     ("a.1", 0.0, 2.0, "cut the onion"),
     ("b", 1.0, 4.0, "fry the rice"),
@@ -59,18 +59,29 @@ def write_list(tiny: TinyResults, rows: list[tuple]) -> Path:
     return path
 
 
-def run_evaluate(tiny: TinyResults, clips: str | None = "list", max_missing: float = 0.1) -> dict:
+def run_evaluate(
+    tiny: TinyResults,
+    clips: str | None = "list",
+    max_missing: float = 0.1,
+    *,
+    name: str = "heldout",
+    num_windows: int | None = None,
+    **baseline: str,
+) -> dict:
     """Run the stage as the workflow does."""
     root = tiny.root
     path = str(root / "list.csv") if clips == "list" else clips
-    write_json(root / "settings/evaluate.json", {"clips": path, "max_missing": max_missing})
+    chosen = {"clips": path, "max_missing": max_missing, "num_windows": num_windows}
+    settings = {"protocols": {name: chosen}, "baseline_weights": None, "baseline_words": None}
+    write_json(root / "settings/evaluate.json", settings | baseline)
     places = {
         "model": "train/model.pt", "settings": "settings/evaluate.json", "plan": "plan",
         "bags": "bags", "shards": "shards", "vocabulary": "vocabulary.txt",
-        "output": "evaluate/retrieval.json",
+        "output": f"evaluate/{name}.json",
     }  # fmt: skip
-    evaluate.main([f"--{name}={root / place}" for name, place in places.items()])
-    return json.loads((root / "evaluate/retrieval.json").read_text())
+    options = [f"--{option}={root / place}" for option, place in places.items()]
+    evaluate.main([f"--protocol={name}", *options])
+    return json.loads((root / f"evaluate/{name}.json").read_text())
 
 
 def independent_similarities(tiny: TinyResults, rows: list[np.ndarray], texts: list[str]):
@@ -142,9 +153,9 @@ def test_chance_and_provenance_stand_beside_the_numbers(tiny):
 
 def test_the_same_run_gives_the_same_bytes(tiny):
     run_evaluate(tiny)
-    first = (tiny.root / "evaluate/retrieval.json").read_bytes()
+    first = (tiny.root / "evaluate/heldout.json").read_bytes()
     run_evaluate(tiny)
-    assert (tiny.root / "evaluate/retrieval.json").read_bytes() == first
+    assert (tiny.root / "evaluate/heldout.json").read_bytes() == first
 
 
 def test_a_text_without_a_known_word_ranks_in_the_middle(tiny):
@@ -204,7 +215,7 @@ def test_a_large_validation_split_is_thinned_to_the_same_clips_each_time(tiny, m
 def test_no_validation_clip_is_one_clear_line(tmp_path):
     made = make_results(tmp_path, (("broken",),))
     save_tiny(made, build_model(TRAIN, feature_dim=FEATURE_DIM, num_words=len(WORDS)))
-    with pytest.raises(ValueError, match=r"evaluate\.clips"):
+    with pytest.raises(ValueError, match=r"name a CSV in the protocol's clips"):
         run_evaluate(made, clips=None)
 
 
@@ -239,10 +250,121 @@ def test_a_diverged_model_is_refused_instead_of_dropping_its_rows(tiny):
         run_evaluate(tiny)
 
 
-def test_a_list_without_the_needed_columns_names_them_and_what_was_found(tmp_path):
-    write_csv(tmp_path / "list.csv", ["video_id", "begin", "text"], [("a", 0, "cut")])
-    with pytest.raises(ValueError, match="lacks the columns start, end; found video_id, begin"):
-        read_test_rows(tmp_path / "list.csv")
+def write_rows(path: Path, columns: list[str], *rows: tuple) -> Path:
+    """Write a list of test clips."""
+    write_csv(path, columns, rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "absent"),
+    [
+        (["video_id", "begin", "text"], None),
+        (["video_id", "start", "text"], "end"),
+        (["id", "start", "end", "text"], "video_id"),
+        (["video_id", "start", "end", "words"], "text"),
+        (["key", "sentence"], "video_id"),
+    ],
+)
+def test_a_list_without_the_needed_columns_names_them_and_what_was_found(tmp_path, columns, absent):
+    path = write_rows(tmp_path / "list.csv", columns, tuple(range(1, len(columns) + 1)))
+    if absent is None:  # whole videos: `begin` is a column like any other
+        assert read_test_rows(path)[0].end == np.inf
+        return
+    found = ", ".join(columns)
+    with pytest.raises(ValueError, match=f"lacks the columns {absent}; found {found}; needed"):
+        read_test_rows(path)
+
+
+def test_lists_of_whole_videos_take_each_from_start_to_end(tiny):
+    columns = ["key", "vid_key", "video_id", "sentence"]
+    rows = [("ret0", "x", "b", "fry the rice"), ("ret1", "y", "c", "cut the onion")]
+    write_csv(tiny.root / "list.csv", columns, rows)
+    result = run_evaluate(tiny, num_windows=3)
+    spans = [(q["video_id"], q["start"], q["end"]) for q in result["queries"]]
+    assert spans == [("b", 0.0, 6.0), ("c", 0.0, 6.0)]
+
+
+# By hand, for windows of 1 s and a feature row each second: 6 rows.
+GOLDEN_WINDOWS = [
+    ((1.0, 5.0), [1.0, 2.0, 3.0, 4.0], (1, 2, 3, 4)),
+    ((0.2, 2.7), [0.2, 0.7, 1.2, 1.7], (0, 1, 1, 2)),
+    ((3.4, 4.0), [3.4, 3.4, 3.4, 3.4], (3, 3, 3, 3)),  # shorter than a window
+    ((4.5, 9.0), [4.5, 5.6666667, 6.8333333, 8.0], (5, 5, 5, 5)),  # reaches beyond the video
+]
+
+
+@pytest.mark.parametrize(("span", "starts", "rows"), GOLDEN_WINDOWS)
+def test_windows_are_spread_evenly_and_take_the_nearest_row(span, starts, rows):
+    assert window_starts(*span, 1.0, 4) == pytest.approx(starts)
+    assert window_rows(RECIPE, 6, *span, 4) == rows
+
+
+def test_windows_are_embedded_one_by_one_and_averaged(tiny):
+    result = run_evaluate(tiny, num_windows=3)
+    model, _ = load_model(tiny.root / "train/model.pt")
+    ids = {word: i for i, word in enumerate(WORDS, start=1)}
+    clips, texts = [], []
+    for video_id, start, end, text in LIST:
+        windows = [
+            tiny.features[video_id][min(5, int(second + 0.5))]
+            for second in np.linspace(start, max(start, end - 1.0), 3)
+        ]
+        each = [
+            model.embed_clips(torch.tensor(w.astype(np.float32))[None, None], torch.ones(1, 1) > 0)
+            for w in windows
+        ]
+        mean = torch.stack(each).mean(dim=0)[0]
+        clips.append((mean / mean.norm()).numpy())
+        texts.append(model.embed_captions(torch.tensor([[ids[w] for w in text.split()]]))[0])
+    scores = np.stack(texts).round(7) @ np.stack(clips).T
+    ranks = [rank_by_sorting(scores[i].round(5), i) for i in range(4)]
+    assert [q["rank_text_to_video"] for q in result["queries"]] == ranks
+    assert result["queries"][0]["hits"][0]["score"] == pytest.approx(scores[0].max(), abs=1e-5)
+    assert "3 windows of 1 s" in result["protocol"]["windows"]
+
+
+def test_a_published_name_with_another_list_is_refused(tiny):
+    with pytest.raises(ValueError, match="4 clips, the published list of youcook2 has 3350"):
+        run_evaluate(tiny, name="youcook2")
+    with pytest.raises(ValueError, match="published list of msrvtt has 1000"):
+        run_evaluate(tiny, clips=None, name="msrvtt")
+
+
+def test_a_published_list_tells_how_many_of_its_pairs_were_tested(tiny, monkeypatch):
+    monkeypatch.setitem(PUBLISHED_PAIRS, "youcook2", 5)
+    write_list(tiny, [*LIST, ("nobody", 0.0, 2.0, "cut egg")])
+    result = run_evaluate(tiny, name="youcook2", max_missing=0.2)
+    assert result["protocol"]["published_pairs"] == 5
+    assert result["num_pairs"] == 4
+    assert run_evaluate(tiny, name="mine", max_missing=0.2)["protocol"]["published_pairs"] is None
+
+
+def test_an_unknown_protocol_names_the_known():
+    keys = {"clips": None, "max_missing": 0.1, "num_windows": None}
+    settings = EvaluateSettings(
+        protocols={"a": keys, "b": None}, baseline_weights=None, baseline_words=None
+    )
+    with pytest.raises(ValueError, match=r"'b' is not in evaluate\.protocols: a"):
+        settings.protocol("b")
+
+
+@pytest.mark.real
+def test_the_published_lists_read_whole(real_data):
+    folder = real_data / "captions/milnce_csv"
+    youcook = read_test_rows(folder / "validation_youcook.csv")
+    assert len(youcook) == PUBLISHED_PAIRS["youcook2"]
+    assert youcook[0].video_id == "xHr8X2Wpmno"
+    assert (youcook[0].start, youcook[0].end) == (47.0, 60.0)
+    counts = Counter(row.text for row in youcook)
+    # 141 of its rows share their text with another one.
+    assert sum(count for count in counts.values() if count > 1) == 141
+    limits = ceilings(np.array([counts[row.text] for row in youcook]))
+    assert limits["text_to_video"]["R@1"] == pytest.approx(len(counts) / len(youcook))
+    assert limits["text_to_video"]["R@1"] == pytest.approx(0.977, abs=5e-4)
+    msrvtt = read_test_rows(folder / "msrvtt_test.csv")
+    assert len(msrvtt) == PUBLISHED_PAIRS["msrvtt"]
+    assert msrvtt[1].text == "a little girl does gymnastics"
 
 
 @pytest.mark.parametrize(("start", "end"), [("x", "1"), ("2", "2"), ("nan", "3"), ("", "1")])

@@ -17,17 +17,18 @@ MODULES = {
 STAGES = {
     *(f"pipeline.{name}" for name in ("plan", "manifest", "captions", "encode", "rejected")),
     *(f"pipeline.{name}" for name in ("vocabulary", "bags", "report", "demo")),
-    *(f"trainer.{name}" for name in ("train", "evaluate", "search")),
+    *(f"trainer.{name}" for name in ("train", "evaluate", "probe", "embeddings", "search")),
 }
 SHARED = ("pipeline.formats", "pipeline.vocabulary")
 """What trainer/ may import from pipeline/; the tokenizer is a part as well as a stage."""
 DOORS = {
-    "av": r"pipeline\.(video|demo)",
+    "av": r"pipeline\.(video|stills|demo)",
     "webdataset": r"pipeline\.formats\..*",
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",
     "torch.distributed": r"trainer\.distributed",
-    "torch": r"pipeline\.(encode|encoders\..*)|trainer\..*",
+    "torch": r"pipeline\.(encode|encoders\..*|tools\.info)|trainer\..*",
+    "sklearn": r"trainer\.probe",
     "pickle": r"nothing",
 }
 

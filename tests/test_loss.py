@@ -177,10 +177,48 @@ def test_low_precision_inputs_are_computed_in_fp32():
         assert torch.autograd.grad(loss, low)[0].dtype == dtype
 
 
-def test_large_similarities_stay_finite():
-    v, t, bags, _ = random_case(2)
-    loss = mil_nce_loss(v * 100, t * 100, bags, temperature=0.5)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_similarities_too_large_for_their_exp_equal_the_literal_loop(symmetric):
+    """Beyond `SAFE` the sums are kept as logarithms."""
+    for size in (3, 12):  # |s| up to 300, then far above the float64 limit of e^709
+        v, t, bags, excluded = random_case(2)
+        arguments = {"temperature": 0.5, "symmetric": symmetric}
+        loss = mil_nce_loss(v * size, t * size, bags, excluded_E2=excluded, tile=9, **arguments)
+        s = (v * size) @ (t * size).T / 0.5
+        own = torch.zeros(s.shape, dtype=torch.bool)
+        for i, bag in enumerate(bags.tolist()):
+            own[i, [k for k in bag if k >= 0]] = True
+        negative = ~own
+        negative[excluded[:, 0], excluded[:, 1]] = False
+        masked = s.masked_fill(~negative, -torch.inf)
+        terms = []
+        for i in own.any(dim=1).nonzero()[:, 0].tolist():
+            parts = [s[i][own[i]], masked[i]] + [masked[:, own[i]].flatten()] * symmetric
+            terms.append(torch.cat(parts).logsumexp(dim=0) - s[i][own[i]].logsumexp(dim=0))
+        found, expected = gradients(loss, v, t), gradients(sum(terms) / len(terms), v, t)
+        assert_close(found, expected, 1e-10 * size * size)
+    loss = mil_nce_loss(v.float() * 1000, t.float() * 1000, bags, temperature=0.5)
     assert all(x.isfinite().all() for x in gradients(loss, v, t))
+
+
+@pytest.mark.parametrize("size", [1, 30])
+def test_each_clips_own_loss_and_any_weighting_of_them(size):
+    v, t, bags, excluded = random_case(4)
+    temperature = torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
+    arguments = {"temperature": temperature, "excluded_E2": excluded}
+    loss_B = mil_nce_loss(v * size, t, bags, reduction="none", **arguments)
+    assert loss_B.shape == (5,)
+    assert loss_B[1] == 0  # an empty bag
+    mean = mil_nce_loss(v * size, t, bags, **arguments)
+    assert_close(gradients(loss_B.sum() / 4, v, t, temperature), gradients(mean, v, t, temperature))
+    weights = torch.tensor([0.5, 2.0, -1.0, 0.0, 3.0], dtype=torch.float64)
+
+    def weighed(v, t):
+        return mil_nce_loss(v * size, t, bags, reduction="none", **arguments) @ weights
+
+    torch.autograd.gradcheck(weighed, (v, t))
+    with pytest.raises(ValueError, match="reduction is 'sum', allowed: 'mean', 'none'"):
+        mil_nce_loss(v, t, bags, temperature=1, reduction="sum")
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from trainer.metrics import retrieval_metrics, retrieval_ranks, summarize_ranks
+from trainer.metrics import (
+    bootstrap_intervals,
+    retrieval_metrics,
+    retrieval_ranks,
+    summarize_ranks,
+)
 
 
 def test_ranks_equal_a_count_by_hand():
@@ -56,3 +63,31 @@ def test_bad_input_is_refused(similarities, target, line):
 def test_no_query_is_refused():
     with pytest.raises(ValueError, match="no queries"):
         summarize_ranks(np.zeros(0))
+
+
+def binomial_quantile(n: int, p: float, level: float) -> int:
+    """The smallest count whose cumulated probability reaches `level`."""
+    total = 0.0
+    for k in range(n + 1):
+        total += math.comb(n, k) * p**k * (1 - p) ** (n - k)
+        if total >= level:
+            return k
+    return n
+
+
+def test_intervals_of_recalls_are_those_of_a_binomial():
+    ranks = np.array([1.0] * 60 + [7.0] * 60 + [500.0] * 80)
+    found = bootstrap_intervals(ranks)
+    for name, p in (("R@1", 0.3), ("R@5", 0.3), ("R@10", 0.6)):
+        expected = [binomial_quantile(200, p, level) / 200 for level in (0.025, 0.975)]
+        assert found[name] == pytest.approx(expected, abs=0.011), name  # two counts of 200
+    low, high = found["mean_rank"]
+    deviation = ranks.std() / np.sqrt(200)
+    assert (high - low) == pytest.approx(2 * 1.96 * deviation, rel=0.1)
+
+
+def test_intervals_are_the_same_each_time_and_empty_where_nothing_varies():
+    ranks = np.array([1.0, 2.0, 3.0, 50.0])
+    assert bootstrap_intervals(ranks) == bootstrap_intervals(ranks)
+    assert bootstrap_intervals(ranks) != bootstrap_intervals(ranks, seed=1)
+    assert bootstrap_intervals(np.ones(5))["median_rank"] == [1.0, 1.0]

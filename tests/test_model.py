@@ -16,8 +16,8 @@ from trainer.model import (
     caption_words,
     load_model,
     save_model,
-    start_from,
 )
+from trainer.start import start_from
 
 NUM_WORDS = 20
 

@@ -66,20 +66,26 @@ def retrieval(text: str = "cut the onion") -> dict:
          "hits": [{**clip, "score": 0.5}]}
         for rank in (4.0, 1.0, 2.5, 7.0)
     ]  # fmt: skip
+    found = {"text_to_video": recalls, "video_to_text": {**recalls, "R@1": 0.5}}
+    edges = {name: {k: [v - 0.05, v + 0.05] for k, v in numbers.items()}
+             for name, numbers in found.items()}  # fmt: skip
+    lower = {name: dict.fromkeys(numbers, 0.125) for name, numbers in found.items()}
     return {
-        "protocol": {"clips": "list.csv", "sha256": "1" * 64},
+        "protocol": {"name": "heldout", "clips": "list.csv", "sha256": "1" * 64,
+                     "windows": "2 windows", "published_pairs": None},
         "num_pairs": 10,
         "num_rows": 12,
-        "missing": {"rows": 2},
-        "text_to_video": recalls,
-        "video_to_text": {**recalls, "R@1": 0.5},
+        "missing": {"rows": 2, "videos": {"gone": "not_in_table"}},
+        **found,
+        "interval": edges,
+        "baseline": {"name": "a random projection", **lower},
         "chance": chance,
         "ceiling": {"text_to_video": chance, "video_to_text": chance},
         "texts_without_known_word": 0,
         "queries": queries,
         "model": {"sha256": "2" * 64, "step": 40},
         "vocabulary_sha256": "3" * 64,
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -88,13 +94,15 @@ def tiny(tmp_path: Path) -> TinyResults:
     made = make_results(tmp_path)
     entries = [
         {"step": step, "loss": 5 / step, "lr": 1e-3 * step, "gradient_norm": 2 / step,
-         "clips_per_second": 100.0}
+         "clips_per_second": 100.0, "step_seconds": 0.2, "data_seconds": 0.05}
         for step in range(1, 41)
     ]  # fmt: skip
-    entries += [{"step": step, "split": "val", "R@10": step / 80} for step in (20, 40)]
+    entries += [{"step": step, "split": "val", "R@10": step / 80, "clips": 50} for step in (20, 40)]
     lines = "".join(json.dumps(entry) + "\n" for entry in entries)
     write_text(tmp_path / "train/metrics.jsonl", lines)
-    write_json(tmp_path / "evaluate/retrieval.json", retrieval())
+    write_json(tmp_path / "evaluate/heldout.json", retrieval())
+    keys = {"clips": None, "num_windows": None, "max_missing": 0.1}
+    write_json(tmp_path / "settings/evaluate.json", {"protocols": {"heldout": keys}})
     return made
 
 
@@ -116,24 +124,41 @@ def test_the_tables_hold_the_numbers_of_the_files(tiny):
     assert ["feature vectors", "18 × 8"] in rows
     assert ["videos, train / validation", "1 / 2"] in rows
     assert ["clips", "9"] in rows
-    assert ["", "text → video", "video → text", "chance"] in rows
-    assert ["R@1", "25.0 %", "50.0 %", "10.0 %"] in rows
-    assert ["R@10", "100.0 %", "100.0 %", "100.0 %"] in rows
-    assert ["median rank", "2.5", "2.5", "5.5"] in rows
+    assert rows.count(["", "trained", "95 %", "baseline", "chance"]) == 2
+    assert ["R@1", "25.0 %", "20.0–30.0", "12.5 %", "10.0 %"] in rows
+    assert ["R@1", "50.0 %", "45.0–55.0", "12.5 %", "10.0 %"] in rows
+    assert ["median rank", "2.5", "2.5–2.5", "0.1", "5.5"] in rows
 
 
 def test_a_ceiling_is_told_only_where_equal_texts_lower_it(tiny):
     assert "even a perfect model" in make_page(tiny)
     found = retrieval()
     found["ceiling"] = {name: {"R@1": 1.0, "R@5": 1.0, "R@10": 1.0} for name in report.DIRECTIONS}
-    write_json(tiny.root / "evaluate/retrieval.json", found)
+    write_json(tiny.root / "evaluate/heldout.json", found)
     assert "even a perfect model" not in make_page(tiny)
 
 
 def test_the_best_and_the_worst_found_are_shown_in_order(tiny):
-    rows = Page(make_page(tiny)).rows
-    ranks = [row[2] for row in rows if len(row) == 4 and row[0] == "cut the onion"]
+    ranks = re.findall(r'class="rank">rank ([0-9.]+)<', make_page(tiny))
     assert ranks == ["1", "2.5", "7", "4"]
+
+
+def test_training_speed_is_the_median_and_the_share_of_waiting(tiny):
+    assert "100 clips a second (median), 200 ms a step, of which 25% waiting" in make_page(tiny)
+    assert report.training_speed([{"step": 1, "loss": 2.0}]) == ""
+
+
+def test_every_protocol_of_the_settings_has_its_own_part_and_no_other_has(tiny):
+    keys = {"clips": "x.csv", "num_windows": 4, "max_missing": 0.1}
+    names = {"youcook2": keys, "heldout": keys, "off": None, "later": keys}
+    write_json(tiny.root / "settings/evaluate.json", {"protocols": names})
+    for name in ("youcook2", "off", "old"):
+        found = retrieval()
+        found["protocol"] |= {"name": name, "published_pairs": 3350}
+        write_json(tiny.root / f"evaluate/{name}.json", found)
+    page = make_page(tiny)
+    assert re.findall(r"<h3>Retrieval: (\w+)</h3>", page) == ["heldout", "youcook2"]
+    assert "The published list has 3,350 pairs: numbers of papers are not quite" in page
 
 
 def test_bag_sizes_count_each_clip_once():
@@ -147,7 +172,7 @@ def test_bag_sizes_count_each_clip_once():
 def test_the_page_needs_nothing_from_outside(tiny):
     page = make_page(tiny)
     for tag, attributes in Page(page).tags:
-        assert tag not in ("script", "iframe", "img", "object")
+        assert tag not in ("script", "iframe", "object")
         for name in ("src", "href", "xlink:href", "data"):
             value = attributes.get(name) or "#"
             assert value.startswith("#") or value == "data:,"
@@ -167,10 +192,10 @@ def test_each_chart_has_title_axes_and_an_alternative_text(tiny):
     page = make_page(tiny)
     charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
     spoken = [re.search(r'role="img" aria-label="([^"]+)"', chart)[1] for chart in charts]
-    assert len(charts) == 7
+    assert len(charts) == 8
     assert "Training loss: 5 at step 1, 0.125 at step 40." in spoken
     assert any("text → video R@1 25.0%" in text for text in spoken)
-    for label in ("MIL-NCE loss (nats)", "clips / second", "norm before clipping", "step"):
+    for label in ("MIL-NCE loss (nats)", "clips / second", "milliseconds", "step"):
         assert f">{label}</text>" in page
 
 
@@ -186,7 +211,7 @@ def test_charts_take_their_inks_from_the_page(tiny):
 def test_text_from_data_is_escaped_everywhere(tiny):
     columns = ["video_id", "path", "stage", "reason", "message"]
     write_csv(tiny.root / "rejected.csv", columns, [(EVIL, EVIL, "encode", EVIL, EVIL)])
-    write_json(tiny.root / "evaluate/retrieval.json", retrieval(EVIL))
+    write_json(tiny.root / "evaluate/heldout.json", retrieval(EVIL))
     write_json(tiny.root / "settings/bags.json", {"anchor": EVIL})
     page = make_page(tiny, title=EVIL)
     assert "<script" not in page

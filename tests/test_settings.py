@@ -105,7 +105,7 @@ def test_configs_of_the_tests_fit_the_schema_and_the_classes(name):
     assert overrides.keys() <= CONFIG.keys()
     for section, values in overrides.items():
         if section != "run":
-            merged = CONFIG[section] | values
+            merged = _laid_over(CONFIG[section], values)
             settings_from(SECTIONS[section], merged, where=name)
             jsonschema.validate(merged, SCHEMA["properties"][section])
 

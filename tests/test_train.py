@@ -173,6 +173,8 @@ def test_the_log_says_what_will_happen(tmp_path, caplog):
         "8 steps, 2 an epoch; an epoch uses 12 videos (24 clips, up to 2 a visit) and drops 0",
         "a step visits 6 videos, up to 12 clips, 12 on each of 1 ranks",
         "a blind model's loss is 3.",
+        "GB for the loss",
+        "each step it sends 0 MB of gradients",
         "temperature 0.02 is below 0.03",
         "warmup_samples 1000 covers the whole run of 96 clips",
     ):

@@ -58,7 +58,7 @@ def test_every_video_has_bags(trial):
 def test_model_and_evaluation_are_there_and_finite(trial):
     model, *_ = load_model(trial / "results/train/model.pt")
     assert all(value.isfinite().all() for value in model.state_dict().values())
-    results = json.loads((trial / "results/evaluate/retrieval.json").read_text())
+    results = json.loads((trial / "results/evaluate/heldout.json").read_text())
     numbers = list(_numbers(results))
     assert numbers
     assert all(map(math.isfinite, numbers))

@@ -178,13 +178,13 @@ def test_windows_are_slices_of_the_grid(plain_video, preset):
 
 def test_a_frame_is_converted_at_most_once_and_only_when_a_slot_shows_it(plain_video, monkeypatch):
     painted = []
-    paint = video._Painter.paint
+    paint = video.Painter.paint
 
     def count(self, frame):
         painted.append(frame.pts)
         return paint(self, frame)
 
-    monkeypatch.setattr(video._Painter, "paint", count)
+    monkeypatch.setattr(video.Painter, "paint", count)
     overlapping = Sampling(frame_rate=10, frames=16, stride_seconds=0.2, tail="repeat")
     list(VideoReader(plain_video, sampling=overlapping, geometry=Geometry(32)).windows())
     assert len(painted) == len(set(painted)) == 40

@@ -45,7 +45,7 @@ def data(tmp_path_factory) -> Path:
 
 def test_there_are_commands_to_check():
     assert {"pipeline.plan", "pipeline.encode", "trainer.launch", "trainer.train"} <= set(COMMANDS)
-    assert len(COMMANDS) == 12
+    assert len(COMMANDS) == 13
     assert {"--manifest", "--index", "--device"} <= COMMANDS["pipeline.encode"]
 
 
@@ -88,7 +88,7 @@ def test_style_of_the_workflow():
 def test_profiles_dry_run(data):
     for profile in PROFILES:
         run = snakemake(data, "--dry-run", "--profile", str(profile.parent))
-        assert {"plan", "train", "evaluate", "report"} <= set(run.jobs), profile
+        assert {"plan", "train", "evaluate heldout", "report"} <= set(run.jobs), profile
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.parent.name)

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RATE = 8
 SECONDS = 8
 TARGETS = {"default", "all", "features", "all_manifest", "all_captions", "all_encode", "all_bags"}
-DOWNSTREAM = ["train", "evaluate", "report"]
+TARGETS |= {"all_embeddings"}
+DOWNSTREAM = ["train", "evaluate heldout", "report"]
 WORDS = ("stir", "fold", "chop", "pour", "whisk", "bake", "slice", "mix", "knead", "roast", "peel")
 _JOB = re.compile(
     r"^(?:local)?(?:rule|checkpoint) (?P<rule>\w+):\n(?P<facts>(?: {4}.*\n)*)", re.MULTILINE
@@ -37,8 +38,8 @@ class Run:
     text: str
 
     def of(self, *rules: str) -> list[str]:
-        """The jobs of these rules, sorted."""
-        return sorted(job for job in self.jobs if job.split()[0] in rules)
+        """The jobs of these rules (or just these jobs), sorted."""
+        return sorted(job for job in self.jobs if {job, job.split()[0]} & {*rules})
 
 
 def draw(index: int, video: int):

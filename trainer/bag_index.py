@@ -64,7 +64,7 @@ class BagIndex:
         self._videos = _bases([b.num_videos for b in bags])
         self._clips = _bases([b.num_clips for b in bags])
         self._captions = _bases([b.num_captions for b in bags])
-        self._bag_size = max((b.bag_idx.shape[1] for b in bags), default=0)
+        self.bag_size = max((b.bag_idx.shape[1] for b in bags), default=0)
 
     @property
     def metadata(self) -> dict:
@@ -104,7 +104,7 @@ class BagIndex:
         facts = ClipFacts(
             shard_B,
             *(np.zeros(len(clips_B), t) for t in ("i8", "f8", "f8")),
-            np.full((len(clips_B), self._bag_size), -1, np.int64),
+            np.full((len(clips_B), self.bag_size), -1, np.int64),
             *(np.zeros(len(clips_B), "i8") for _ in range(3)),
         )
         for shard in np.unique(shard_B).tolist():

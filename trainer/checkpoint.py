@@ -22,12 +22,13 @@ from typing import IO
 import torch
 
 from pipeline.formats.bags import bags_digest
-from pipeline.formats.files import digest_of, sha256_of_file, whole_file, write_json
+from pipeline.formats.files import digest_of, whole_file, write_json
 from trainer.bag_index import ShardFiles
 from trainer.settings import TrainSettings
+from trainer.start import digests
 
 MAGIC = b"bagpipe-checkpoint-1"
-TRAINER_VERSION = 1
+TRAINER_VERSION = 2
 """Raise it when the same settings and data would train another model: old runs are left alone."""
 _NAME = re.compile(r"step-(\d{8})\.checkpoint")
 
@@ -36,11 +37,10 @@ logger = logging.getLogger(__name__)
 
 def run_identity(settings: TrainSettings, shards: list[ShardFiles]) -> dict:
     """All that decides a run's result, as JSON values."""
-    init_from = settings.init_from
     return {
         "settings": asdict(settings),
         "trainer_version": TRAINER_VERSION,
-        "init_from_sha256": sha256_of_file(init_from) if init_from else None,
+        **digests(settings),
         "bags": {files.bags.stem: bags_digest(files.bags) for files in shards},
     }
 

@@ -7,11 +7,13 @@ initialised. Tensors on a GPU travel over NCCL; headers, keys and files over glo
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn, TypeVar
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from trainer.cli import LOST_OTHERS
 
@@ -59,7 +62,7 @@ class World:
         padded[: len(rows)] = rows.detach()
         parts = [torch.empty_like(padded) for _ in counts]
         with self.exchange("gathering rows"):
-            dist.all_gather(parts, padded, group=self._group(rows))
+            dist.all_gather(parts, padded, group=self.group_of(rows))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def gather_integers(self, values: Sequence[int]) -> np.ndarray:
@@ -79,8 +82,16 @@ class World:
         total = values.detach().clone()
         if self.size > 1:
             with self.exchange("summing"):
-                dist.all_reduce(total, group=self._group(total))
+                dist.all_reduce(total, group=self.group_of(total))
         return total
+
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of each number over all ranks; carries no gradient."""
+        best = values.detach().clone()
+        if self.size > 1:
+            with self.exchange("comparing"):
+                dist.all_reduce(best, op=dist.ReduceOp.MAX, group=self.group_of(best))
+        return best
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """Rank 0's bytes on every rank; the others' argument is ignored."""
@@ -140,7 +151,7 @@ class World:
                 f" ({first_line})"
             ) from None
 
-    def _group(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
+    def group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup | None:
         return None if tensor.is_cuda else self.cpu_group
 
 
@@ -204,14 +215,71 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def parallel(model: nn.Module, world: World) -> nn.Module:
-    """`model` with its gradients averaged over the ranks in each backward pass."""
+def parallel(
+    model: nn.Module,
+    world: World,
+    *,
+    comm_hook: str = "none",
+    bucket_cap_mb: int = 25,
+    gradient_as_bucket_view: bool = True,
+    find_unused_parameters: bool = False,
+) -> nn.Module:
+    """`model` with its gradients averaged over the ranks in each backward pass.
+
+    `comm_hook` is none, bf16_compress or fp16_compress; these round what travels.
+    """
     if world.size == 1:
         return model
     devices = [world.device] if world.device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=devices, gradient_as_bucket_view=True
+    wrapped = nn.parallel.DistributedDataParallel(
+        model,
+        device_ids=devices,
+        bucket_cap_mb=bucket_cap_mb,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        find_unused_parameters=find_unused_parameters,
     )
+    if comm_hook != "none":
+        hooks = {
+            "bf16_compress": default_hooks.bf16_compress_hook,
+            "fp16_compress": default_hooks.fp16_compress_hook,
+        }
+        wrapped.register_comm_hook(None, hooks[comm_hook])
+    return wrapped
+
+
+def count_exchanges(model: nn.Module) -> list[int]:
+    """A list that gets the number of gradients in each of the coming exchanges between ranks."""
+    sent = []
+
+    def hook(_, bucket):  # DDP refuses annotations that are texts, as all are here
+        sent.append(bucket.buffer().numel())
+        return default_hooks.allreduce_hook(None, bucket)
+
+    model.register_comm_hook(None, hook)
+    return sent
+
+
+def exchange_rate(world: World, megabytes: int, repeats: int = 5) -> float:
+    """GB/s at which tensors of this size are summed over the ranks (size / best time)."""
+    if world.size == 1:
+        return math.inf
+    values = torch.zeros(megabytes * 2**18, device=world.device)
+    best = math.inf
+    for _ in range(repeats):
+        if values.is_cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        dist.all_reduce(values, group=world.group_of(values))
+        if values.is_cuda:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return values.numel() * values.element_size() / best / 1e9
+
+
+def without_exchange(model: nn.Module) -> AbstractContextManager:
+    """Forward and backward passes inside only add to this rank's gradients."""
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+    return model.no_sync() if wrapped else nullcontext()
 
 
 def _is_network(error: RuntimeError) -> bool:

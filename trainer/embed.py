@@ -1,28 +1,41 @@
-"""Embeds the clips and texts of a test with a trained model, refusing numbers that are none.
+"""Embeds the clips and texts of a test, refusing numbers that are none.
 
-Letters: N pairs, B pairs of a batch, T feature rows of a clip, F numbers of a feature row, L token
-ids of a text, D numbers of an embedding.
+Letters: N pairs, B pairs of a batch, T feature rows of a clip, S windows of a batch's clips, F
+numbers of a feature row, L token ids of a text, D numbers of an embedding.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from pipeline.formats.shard import read_features
-from trainer.model import TwoTowers
 from trainer.protocol import Pair
 
 BATCH = 256
 
 
+class Embedder(Protocol):
+    """Whatever brings clips and texts into one space: a trained model, or a baseline."""
+
+    def embed_clips(self, features_BTF: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Feature rows where the mask is true: [B, D]."""
+
+    def embed_captions(self, ids_NL: torch.Tensor) -> torch.Tensor:
+        """Token ids, 0 = padding: [N, D]."""
+
+
 def embed_clips(
-    model: TwoTowers, pairs: list[Pair], shards: Path, *, feature_dim: int
+    model: Embedder, pairs: list[Pair], shards: Path, *, feature_dim: int, normalized: bool
 ) -> np.ndarray:
     """Read and embed the pairs' clips: [N, D] float32.
+
+    `normalized` says that embeddings have length 1, which the average of windows then gets again.
 
     Raises:
         ValueError: a shard is cut, or an embedding is not finite (the first video is named).
@@ -30,13 +43,32 @@ def embed_clips(
     parts = []
     for first in range(0, len(pairs), BATCH):
         batch = pairs[first : first + BATCH]
-        features_BTF = np.zeros((len(batch), max(p.count for p in batch), feature_dim), np.float32)
-        mask_BT = np.arange(features_BTF.shape[1]) < np.array([[p.count] for p in batch])
-        for place, pair in enumerate(batch):
-            features_BTF[place, : pair.count] = _read_clip(pair, shards, feature_dim)
-        embedded_BD = model.embed_clips(torch.from_numpy(features_BTF), torch.from_numpy(mask_BT))
-        parts.append(embedded_BD.numpy())
+        rows = [_read_clip(pair, shards, feature_dim) for pair in batch]
+        if batch[0].windows:
+            parts.append(_averaged(model, batch, rows, normalized=normalized))
+        else:
+            parts.append(_pooled(model, rows))
     return _finite(np.concatenate(parts), pairs, "clip")
+
+
+def _pooled(model: Embedder, rows: list[np.ndarray]) -> np.ndarray:
+    counts_B = np.array([len(array) for array in rows])
+    features_BTF = np.zeros((len(rows), counts_B.max(), rows[0].shape[1]), np.float32)
+    mask_BT = np.arange(features_BTF.shape[1]) < counts_B[:, None]
+    for place, array in enumerate(rows):
+        features_BTF[place, : len(array)] = array
+    return model.embed_clips(torch.from_numpy(features_BTF), torch.from_numpy(mask_BT)).numpy()
+
+
+def _averaged(
+    model: Embedder, pairs: list[Pair], rows: list[np.ndarray], *, normalized: bool
+) -> np.ndarray:
+    """The mean of the windows' embeddings, as MIL-NCE's evaluation takes it."""
+    chosen = [array[list(pair.windows)] for pair, array in zip(pairs, rows, strict=True)]
+    features_S1F = torch.from_numpy(np.concatenate(chosen).astype(np.float32))[:, None]
+    embedded_SD = model.embed_clips(features_S1F, torch.ones(features_S1F.shape[:2]).bool())
+    mean_BD = embedded_SD.view(len(pairs), len(pairs[0].windows), -1).mean(dim=1)
+    return (functional.normalize(mean_BD, dim=1) if normalized else mean_BD).numpy()
 
 
 def _read_clip(pair: Pair, shards: Path, feature_dim: int) -> np.ndarray:
@@ -47,15 +79,21 @@ def _read_clip(pair: Pair, shards: Path, feature_dim: int) -> np.ndarray:
         os.close(descriptor)
 
 
-def embed_texts(model: TwoTowers, pairs: list[Pair]) -> np.ndarray:
-    """Embed the pairs' texts: [N, D] float32; without a known word 0, which is like every clip."""
-    longest = max(1, *(len(pair.token_ids) for pair in pairs), 1)
-    ids_NL = np.zeros((len(pairs), longest), np.int64)
-    for place, pair in enumerate(pairs):
-        ids_NL[place, : len(pair.token_ids)] = pair.token_ids
-    texts_ND = model.embed_captions(torch.from_numpy(ids_NL)).numpy()
-    texts_ND[~(ids_NL > 0).any(axis=1)] = 0
-    return _finite(texts_ND, pairs, "text")
+def embed_texts(model: Embedder, texts: list[list[int]], pairs: list[Pair]) -> np.ndarray:
+    """Embed the pairs' texts, given as token ids: [N, D] float32.
+
+    A text without a known word becomes 0, which is as near to one clip as to every other.
+    """
+    parts = []
+    for first in range(0, len(texts), BATCH):
+        batch = texts[first : first + BATCH]
+        ids_BL = np.zeros((len(batch), max(1, *map(len, batch), 1)), np.int64)
+        for place, ids in enumerate(batch):
+            ids_BL[place, : len(ids)] = ids
+        texts_BD = model.embed_captions(torch.from_numpy(ids_BL)).numpy()
+        texts_BD[~(ids_BL > 0).any(axis=1)] = 0
+        parts.append(texts_BD)
+    return _finite(np.concatenate(parts), pairs, "text")
 
 
 def _finite(embeddings_ND: np.ndarray, pairs: list[Pair], what: str) -> np.ndarray:

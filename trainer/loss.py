@@ -8,18 +8,20 @@ P_i = Σ_{k∈bag(i)} e^{s_ik},  R_i = Σ_k m(i,k) e^{s_ik},  C_i = Σ_{k∈bag(
     w_i = e^{−A_i} (0 if bag(i) = ∅),  u_k = Σ_{i: k∈bag(i)} w_i (0 unless symmetric):
     N_valid · ∂L/∂s_ik = e^{s_ik} [ m(i,k)(w_i + u_k) + 1_{k∈bag(i)}(c·w_i − 1/P_i) ]
 
+A memory bank's captions are further k of R_i (with u_k = 0), its clips further j of C_i (w_j = 0).
+
 Each rank does the rows of its own clips against all captions and the rows of its own captions
 against all clips, in tiles that the backward pass computes again. It returns W × its own share of
 the gradient, so that the mean that DDP takes is the gradient of one process, for every parameter,
 the temperature included.
 
 Letters: B own clips, N own captions, D numbers of an embedding, A captions of a bag, E excluded
-pairs, P positive pairs, X any rows, W ranks.
+pairs, P positive pairs, W ranks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from math import inf, log
 
 import numpy as np
 import torch
@@ -27,34 +29,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trainer.distributed import World
-from trainer.tiles import Block, Pairs, gradients, log_sums
+from trainer.loss_plan import Past, Plan, check_finite, check_input, make_plan
+from trainer.tiles import SAFE, Weights, add_gradients, log_sums
 
 TILE_ELEMENTS = 2**21
-"""Numbers of one tile of similarities; its copies are all the memory that grows with nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is known about a global batch before any embedding is."""
-
-    world: World
-    clip_counts: list[int]
-    caption_counts: list[int]
-    num_valid: int
-    bag_BA: torch.Tensor
-    """[B, A] int64 on the device: own captions, 0 where padded."""
-    filled_BA: torch.Tensor
-    clips: Block
-    """Rows: own clips; columns: all captions."""
-    captions: Block
-    """Rows: own captions; columns: all clips."""
-    caption_P: torch.Tensor
-    """The own caption of each positive pair."""
-    caption_order_P: torch.Tensor
-    """The order that sorts the positives of `clips` like those of `captions`."""
-    symmetric: bool
-    positive_weight: float
-    tile: int
+"""Numbers of one tile of similarities; two of them are all the memory beside the embeddings."""
 
 
 def mil_nce_loss(
@@ -67,8 +46,11 @@ def mil_nce_loss(
     symmetric: bool = True,
     positive_weight: float = 1,
     normalize: bool = False,
+    reduction: str = "mean",
+    past: Past | None = None,
     world: World | None = None,
     counts_W3: np.ndarray | None = None,
+    largest: float | None = None,
     tile: int = TILE_ELEMENTS,
 ) -> torch.Tensor:
     """The loss of the global batch, equal on all ranks; its gradient is W × this rank's share.
@@ -84,8 +66,13 @@ def mil_nce_loss(
         symmetric: count the negatives of a bag's captions too (C above).
         positive_weight: c above; 1 is the paper, 2 the reference code.
         normalize: compare by cosine.
+        reduction: `mean` over the non-empty bags of all ranks, or `none`: this rank's terms [B],
+            0 for an empty bag; a gradient then belongs to the sum of what all ranks make of theirs.
+        past: a memory bank's entries (`trainer.memory_bank`).
         world: the ranks; None for one process.
         counts_W3: each rank's clips, captions and non-empty bags, if already exchanged.
+        largest: a bound of |similarity| if known, equal on all ranks; on a GPU it is not measured,
+            and without it each number costs two exps.
         tile: numbers of one tile of similarities.
 
     Raises:
@@ -93,11 +80,14 @@ def mil_nce_loss(
             not positive, or (on the CPU) embeddings that are not finite.
     """
     world = world or World.alone(clips_BD.device.type)
+    if reduction not in ("mean", "none"):
+        raise ValueError(f"reduction is {reduction!r}, allowed: 'mean', 'none'")
     bag_idx_BA = bag_idx_BA.detach().cpu().numpy()
-    _check(clips_BD, captions_ND, bag_idx_BA, temperature)
-    plan = _plan(
-        bag_idx_BA, len(captions_ND), excluded_E2, counts_W3, world,
-        device=clips_BD.device, symmetric=symmetric, positive_weight=positive_weight, tile=tile,
+    check_input(clips_BD, captions_ND, bag_idx_BA, temperature)
+    plan = make_plan(
+        bag_idx_BA, len(captions_ND), excluded_E2, counts_W3, past, world,
+        device=clips_BD.device, tile=tile, symmetric=symmetric, positive_weight=positive_weight,
+        reduction=reduction,
     )  # fmt: skip
     with torch.autocast(clips_BD.device.type, enabled=False):
         dtype = torch.promote_types(
@@ -107,191 +97,143 @@ def mil_nce_loss(
         if normalize:
             clips_BD = functional.normalize(clips_BD, dim=1)
             captions_ND = functional.normalize(captions_ND, dim=1)
-        scale = 1 / torch.as_tensor(temperature, dtype=dtype, device=clips_BD.device)
-        return _MilNce.apply(clips_BD, captions_ND, scale, plan)
+        if not isinstance(temperature, torch.Tensor):  # filled there: a copy would wait for a GPU
+            temperature = torch.full((), temperature, dtype=dtype, device=clips_BD.device)
+        scale = 1 / temperature.to(clips_BD.device, dtype)
+        return _MilNce.apply(clips_BD * scale, captions_ND, scale, plan, past, largest)
 
 
 class _MilNce(torch.autograd.Function):
-    """The formulas at the top of this file."""
+    """The formulas at the top of this file; the clips come divided by the temperature."""
 
     @staticmethod
-    def forward(ctx, clips_BD, captions_ND, scale, plan: Plan) -> torch.Tensor:
+    def forward(ctx, clips_BD, captions_ND, scale, plan: Plan, past: Past | None, largest):
         world = plan.world
         all_clips = world.gather_rows(clips_BD, plan.clip_counts)
         all_captions = world.gather_rows(captions_ND, plan.caption_counts)
-        _check_finite(all_clips, "clip", plan.clip_counts)
-        _check_finite(all_captions, "caption", plan.caption_counts)
-        both = plan.symmetric and world.size == 1
+        safe = _is_safe(all_clips, all_captions, scale, plan, past, largest)
         rows_B, columns_N, s_P = log_sums(
-            clips_BD, all_captions, scale, plan.clips, plan.tile, with_columns=both
-        )
-        if plan.symmetric and not both:
-            columns_N, _, _ = log_sums(captions_ND, all_clips, scale, plan.captions, plan.tile)
+            clips_BD, all_captions, plan.clips, safe=safe,
+            with_columns=plan.symmetric and plan.captions is None,
+        )  # fmt: skip
+        if plan.symmetric and plan.captions is not None:
+            columns_N, _, _ = log_sums(captions_ND, all_clips, plan.captions, safe=safe)
+        if plan.past_captions:
+            more_B, _, _ = log_sums(clips_BD, past.captions_MD, plan.past_captions, safe=safe)
+            rows_B = torch.logaddexp(rows_B, more_B)
+        if plan.past_clips:
+            past_clips = past.clips_MD * scale
+            more_N, _, _ = log_sums(captions_ND, past_clips, plan.past_clips, safe=safe)
+            columns_N = torch.logaddexp(columns_N, more_N)
 
         log_p_B = _of_bags(s_P, plan).logsumexp(dim=1)
-        terms = [log_p_B + np.log(plan.positive_weight), rows_B]
+        terms = [log_p_B + log(plan.positive_weight), rows_B]
         if plan.symmetric:
-            c_BA = columns_N[plan.bag_BA].masked_fill(~plan.filled_BA, -torch.inf)
+            c_BA = columns_N[plan.bag_BA].masked_fill(~plan.filled_BA, -inf)
             terms.append(c_BA.logsumexp(dim=1))
         empty_B = ~plan.filled_BA.any(dim=1)
-        a_B = torch.stack(terms).logsumexp(dim=0).masked_fill(empty_B, torch.inf)
-
-        own = (a_B - log_p_B).masked_fill(empty_B, 0).sum()
-        ctx.plan = plan
+        a_B = torch.stack(terms).logsumexp(dim=0).masked_fill(empty_B, inf)
+        ctx.plan, ctx.past, ctx.safe = plan, past, safe
         ctx.save_for_backward(
             clips_BD, captions_ND, scale, all_clips, all_captions, a_B, log_p_B, s_P
         )
-        return world.sum(own) / max(plan.num_valid, 1)
+        own_B = (a_B - log_p_B).masked_fill(empty_B, 0)
+        if plan.reduction == "none":
+            return own_B
+        return world.sum(own_B.sum()) / max(plan.num_valid, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        plan, world = ctx.plan, ctx.plan.world
+        plan, past, safe = ctx.plan, ctx.past, ctx.safe
         clips_BD, captions_ND, scale, all_clips, all_captions, a_B, log_p_B, s_P = ctx.saved_tensors
-        log_w_B = -a_B
-        log_u_N = None
-        if plan.symmetric:
-            log_u_N = _log_scatter(log_w_B, plan, len(captions_ND))
-        i_P = plan.clips.positives.rows
+        incoming_B = grad_output * plan.world.size
+        if plan.reduction == "mean":
+            incoming_B = (incoming_B / max(plan.num_valid, 1)).expand(len(a_B))
+        w_B = Weights(incoming_B.abs().log() - a_B, incoming_B.sign())
+        u_N = _of_captions(w_B, plan, len(captions_ND)) if plan.symmetric else None
+        i_P = plan.clip_P
         g_P = plan.positive_weight * (s_P - a_B[i_P]).exp() - (s_P - log_p_B[i_P]).exp()
+        g_P *= incoming_B[i_P]
 
-        if world.size == 1:
-            d_clips_BD, d_captions_ND = gradients(
-                clips_BD, captions_ND, scale, plan.clips, plan.tile, log_w_B, log_u_N, g_P,
-                with_columns=True,
+        d_clips_BD, d_captions_ND = torch.zeros_like(clips_BD), torch.zeros_like(captions_ND)
+        if plan.captions is None:
+            add_gradients(
+                clips_BD, captions_ND, plan.clips, safe=safe, row_weights=w_B, column_weights=u_N,
+                g_P=g_P, d_XD=d_clips_BD, d_YD=d_captions_ND,
             )  # fmt: skip
         else:
-            all_log_w = world.gather_rows(log_w_B, plan.clip_counts)
-            all_log_u = None
-            if plan.symmetric:
-                all_log_u = world.gather_rows(log_u_N, plan.caption_counts)
-            d_clips_BD, _ = gradients(
-                clips_BD, all_captions, scale, plan.clips, plan.tile, log_w_B, all_log_u, g_P
-            )
-            d_captions_ND, _ = gradients(
-                captions_ND, all_clips, scale, plan.captions, plan.tile, log_u_N, all_log_w,
-                g_P[plan.caption_order_P],
+            all_w = _gathered(w_B, plan.world, plan.clip_counts)
+            all_u = _gathered(u_N, plan.world, plan.caption_counts)
+            add_gradients(
+                clips_BD, all_captions, plan.clips, safe=safe, row_weights=w_B,
+                column_weights=all_u, g_P=g_P, d_XD=d_clips_BD,
             )  # fmt: skip
-        factor = grad_output * world.size / max(plan.num_valid, 1)
-        d_scale = (clips_BD * d_clips_BD).sum() * factor
-        return d_clips_BD * (scale * factor), d_captions_ND * (scale * factor), d_scale, None
+            add_gradients(
+                captions_ND, all_clips, plan.captions, safe=safe, row_weights=u_N,
+                column_weights=all_w, g_P=g_P, d_XD=d_captions_ND,
+            )  # fmt: skip
+        none_P = g_P[:0]
+        if plan.past_captions:
+            add_gradients(
+                clips_BD, past.captions_MD, plan.past_captions, safe=safe, row_weights=w_B,
+                column_weights=None, g_P=none_P, d_XD=d_clips_BD,
+            )  # fmt: skip
+        d_scale = None
+        if plan.past_clips:
+            d_past_ND = torch.zeros_like(captions_ND)
+            add_gradients(
+                captions_ND, past.clips_MD * scale, plan.past_clips, safe=safe, row_weights=u_N,
+                column_weights=None, g_P=none_P, d_XD=d_past_ND,
+            )  # fmt: skip
+            d_scale = (captions_ND * d_past_ND).sum() / scale
+            d_captions_ND += d_past_ND
+        return d_clips_BD, d_captions_ND, d_scale, None, None, None
+
+
+def _is_safe(all_clips, all_captions, scale, plan: Plan, past: Past | None, largest) -> bool:
+    """Whether sums of e^s may be taken as they are; on the CPU also checks that all is finite."""
+    if not all_clips.is_cuda:
+        peaks = [_peak(all_clips), _peak(all_captions)]
+        if not all(peak < inf for peak in peaks):
+            check_finite(all_clips, "clip", plan.clip_counts)
+            check_finite(all_captions, "caption", plan.caption_counts)
+        if past is not None:
+            peaks[0] = max(peaks[0], _peak(past.clips_MD) * float(scale))
+            peaks[1] = max(peaks[1], _peak(past.captions_MD))
+        largest = peaks[0] * peaks[1]
+    return largest is not None and largest <= SAFE[all_clips.dtype]
+
+
+def _peak(rows_XD: torch.Tensor) -> float:
+    """The largest norm: NaN or infinite where a number is."""
+    if not rows_XD.numel():
+        return 0.0
+    return float(torch.linalg.vector_norm(rows_XD, dim=1).max())
 
 
 def _of_bags(values_P: torch.Tensor, plan: Plan) -> torch.Tensor:
     """Values of the positive pairs as [B, A], -inf where padded."""
-    values_BA = values_P.new_full(plan.filled_BA.shape, -torch.inf)
+    values_BA = values_P.new_full(plan.filled_BA.shape, -inf)
     return values_BA.masked_scatter(plan.filled_BA, values_P)
 
 
-def _log_scatter(values_B: torch.Tensor, plan: Plan, num_captions: int) -> torch.Tensor:
-    """For each own caption, log Σ e^value over the clips whose bag holds it: [N]."""
-    positives = plan.clips.positives
-    values_P = values_B[positives.rows]
+def _of_captions(weights_B: Weights, plan: Plan, num_captions: int) -> Weights:
+    """For each own caption the sum of the weights of the clips whose bag holds it: [N]."""
+    values_P = weights_B.log[plan.clip_P]
     k_P = plan.caption_P
-    peak_N = values_B.new_full((num_captions,), -torch.inf).scatter_reduce(
+    peak_N = values_P.new_full((num_captions,), -inf).scatter_reduce(
         0, k_P, values_P, reduce="amax"
     )
-    sum_N = values_B.new_zeros(num_captions).index_add(0, k_P, (values_P - peak_N[k_P]).exp())
-    return peak_N + sum_N.log()
-
-
-def _plan(
-    bag_idx_BA: np.ndarray,
-    num_captions: int,
-    excluded_E2: np.ndarray | None,
-    counts_W3: np.ndarray | None,
-    world: World,
-    *,
-    device: torch.device,
-    symmetric: bool,
-    positive_weight: float,
-    tile: int,
-) -> Plan:
-    filled_BA = bag_idx_BA >= 0
-    if counts_W3 is None:
-        own = [len(bag_idx_BA), num_captions, int(filled_BA.any(axis=1).sum())]
-        counts_W3 = world.gather_integers(own)
-    first_clip, first_caption, _ = counts_W3[: world.rank].sum(axis=0).tolist()
-    i_P, slot_P = np.nonzero(filled_BA)
-    k_P = bag_idx_BA[i_P, slot_P].astype(np.int64)
-    excluded_E2 = _checked_exclusion(excluded_E2, counts_W3)
-    i_E, k_E = excluded_E2[:, 0] - first_clip, excluded_E2[:, 1] - first_caption
-    mine = (i_E >= 0) & (i_E < len(bag_idx_BA))
-    clips = _block(i_P, k_P + first_caption, i_E[mine], excluded_E2[mine, 1], device)
-    mine = (k_E >= 0) & (k_E < num_captions)
-    captions = _block(k_P, i_P + first_clip, k_E[mine], excluded_E2[mine, 0], device)
-    return Plan(
-        world=world,
-        clip_counts=counts_W3[:, 0].tolist(),
-        caption_counts=counts_W3[:, 1].tolist(),
-        num_valid=int(counts_W3[:, 2].sum()),
-        bag_BA=torch.from_numpy(np.where(filled_BA, bag_idx_BA, 0).astype(np.int64)).to(device),
-        filled_BA=torch.from_numpy(filled_BA).to(device),
-        clips=clips,
-        captions=captions,
-        caption_P=torch.from_numpy(k_P).to(device),
-        caption_order_P=torch.from_numpy(np.argsort(k_P, kind="stable")).to(device),
-        symmetric=symmetric,
-        positive_weight=positive_weight,
-        tile=tile,
+    shifted_P = torch.where(values_P == -inf, 0.0, (values_P - peak_N[k_P]).exp())
+    sum_N = values_P.new_zeros(num_captions).index_add(
+        0, k_P, shifted_P * weights_B.sign[plan.clip_P]
     )
+    return Weights(peak_N + sum_N.abs().log(), sum_N.sign())
 
 
-def _block(rows_P, columns_P, rows_E, columns_E, device: torch.device) -> Block:
-    return Block(
-        positives=Pairs.sorted_from(rows_P, columns_P, device),
-        blocked=Pairs.sorted_from(
-            np.concatenate([rows_P, rows_E]), np.concatenate([columns_P, columns_E]), device
-        ),
-    )
-
-
-def _checked_exclusion(excluded_E2: np.ndarray | None, counts_W3: np.ndarray) -> np.ndarray:
-    if excluded_E2 is None:
-        return np.zeros((0, 2), np.int64)
-    excluded_E2 = np.asarray(excluded_E2, np.int64)
-    if excluded_E2.ndim != 2 or excluded_E2.shape[1] != 2:
-        raise ValueError(f"excluded pairs have shape {excluded_E2.shape}, expected [E, 2]")
-    sizes = counts_W3[:, :2].sum(axis=0)
-    if excluded_E2.size and (excluded_E2.min() < 0 or (excluded_E2 >= sizes).any()):
-        raise ValueError(f"an excluded pair lies outside {sizes[0]} clips × {sizes[1]} captions")
-    return excluded_E2
-
-
-def _check(clips_BD, captions_ND, bag_idx_BA: np.ndarray, temperature) -> None:
-    if clips_BD.ndim != 2 or captions_ND.ndim != 2 or clips_BD.shape[1] != captions_ND.shape[1]:
-        raise ValueError(
-            f"clips {tuple(clips_BD.shape)} and captions {tuple(captions_ND.shape)} do not fit:"
-            " expected [B, D] and [N, D]"
-        )
-    if bag_idx_BA.ndim != 2 or len(bag_idx_BA) != len(clips_BD):
-        raise ValueError(
-            f"bag_idx {bag_idx_BA.shape} does not fit clips {tuple(clips_BD.shape)}:"
-            " expected [B, A]"
-        )
-    if bag_idx_BA.size and (bag_idx_BA.min() < -1 or bag_idx_BA.max() >= len(captions_ND)):
-        raise ValueError(
-            f"bag_idx spans [{bag_idx_BA.min()}, {bag_idx_BA.max()}], allowed:"
-            f" [-1, {len(captions_ND) - 1}]"
-        )
-    ordered_BA = np.sort(bag_idx_BA, axis=1)
-    if ((np.diff(ordered_BA, axis=1) == 0) & (ordered_BA[:, 1:] >= 0)).any():
-        raise ValueError("bag_idx names a caption twice in one bag")
-    # A tensor's value is looked at only where that costs no synchronisation with a GPU.
-    value = temperature.detach() if isinstance(temperature, torch.Tensor) else temperature
-    if not (isinstance(value, torch.Tensor) and value.is_cuda) and not float(value) > 0:
-        raise ValueError(f"temperature is {float(value)}, must be above 0")
-
-
-def _check_finite(all_XD: torch.Tensor, kind: str, counts: list[int]) -> None:
-    """Name the first embedding that is not finite; after the gather all ranks see the same one."""
-    if all_XD.is_cuda:  # would wait for the GPU; the gradient's norm tells, a step later
-        return
-    bad_X = ~all_XD.isfinite().all(dim=1)
-    if bad_X.any():
-        row = int(bad_X.nonzero()[0])
-        rank = int(np.searchsorted(np.cumsum(counts), row, side="right"))
-        raise ValueError(
-            f"{int(bad_X.sum())} of {len(all_XD)} {kind} embeddings are NaN or infinite, the first"
-            f" in row {row - sum(counts[:rank])} of rank {rank}"
-        )
+def _gathered(weights: Weights | None, world: World, counts: list[int]) -> Weights | None:
+    if weights is None:
+        return None
+    both = world.gather_rows(torch.stack([weights.log, weights.sign], dim=1), counts)
+    return Weights(both[:, 0].contiguous(), both[:, 1].contiguous())

@@ -61,6 +61,25 @@ def summarize_ranks(ranks_Q: np.ndarray) -> dict[str, float]:
     }
 
 
+def bootstrap_intervals(
+    ranks_Q: np.ndarray, *, samples: int = 1000, seed: int = 0
+) -> dict[str, list[float]]:
+    """95 % intervals of `summarize_ranks`'s numbers, by drawing queries anew with replacement.
+
+    Percentile bootstrap (Efron 1979) over the queries, the targets staying as they are; the draws
+    depend on the seed and the number of queries alone.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = [
+        summarize_ranks(ranks_Q[generator.integers(len(ranks_Q), size=len(ranks_Q))])
+        for _ in range(samples)
+    ]
+    return {
+        name: [float(edge) for edge in np.percentile([one[name] for one in drawn], (2.5, 97.5))]
+        for name in drawn[0]
+    }
+
+
 def retrieval_metrics(
     similarities_QN: np.ndarray, target_Q: np.ndarray | None = None
 ) -> dict[str, float]:

@@ -56,7 +56,7 @@ def excluded_pairs(
     num_captions = len(captions.video_N)
     found = [np.zeros(0, np.int64)]
     if policy in ("overlap", "same_video"):
-        clip_E, caption_E = _matches(clips.video_B, captions.video_N)
+        clip_E, caption_E = matches(clips.video_B, captions.video_N)
         if policy == "overlap":
             meets_E = (captions.start_N[caption_E] <= clips.stop_B[clip_E] + margin_seconds) & (
                 captions.stop_N[caption_E] >= clips.start_B[clip_E] - margin_seconds
@@ -68,7 +68,7 @@ def excluded_pairs(
     clip_P, slot_P = np.nonzero(clips.bag_idx_BA >= 0)
     positive_P = clips.bag_idx_BA[clip_P, slot_P].astype(np.int64)
     if exclude_same_text:
-        pair_E, caption_E = _matches(captions.hash_N[positive_P], captions.hash_N)
+        pair_E, caption_E = matches(captions.hash_N[positive_P], captions.hash_N)
         found.append(clip_P[pair_E] * num_captions + caption_E)
     codes_E = np.setdiff1d(np.concatenate(found), clip_P * num_captions + positive_P)
     return np.stack(np.divmod(codes_E, max(num_captions, 1)), axis=1)
@@ -106,7 +106,7 @@ def chance_level(bag_sizes_B: np.ndarray, negatives_B: np.ndarray, positive_weig
     return float(np.mean(np.log(positive_weight + ratio_B)))
 
 
-def _matches(left_B: np.ndarray, right_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matches(left_B: np.ndarray, right_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All (row of left, row of right) with equal values, as two int64 arrays."""
     order_N = np.argsort(right_N, kind="stable")
     sorted_N = right_N[order_N]

@@ -18,6 +18,8 @@ def make_optimizer(model: TwoTowers, settings: TrainSettings) -> torch.optim.Ada
     tables = {id(model.text.words.weight)}
     decayed, free = [], []
     for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
         matrix = parameter.ndim >= 2 and id(parameter) not in tables
         (decayed if matrix else free).append(parameter)
     groups = [
@@ -27,16 +29,35 @@ def make_optimizer(model: TwoTowers, settings: TrainSettings) -> torch.optim.Ada
     return torch.optim.AdamW(groups, lr=settings.lr)
 
 
+def make_scaler(settings: TrainSettings, device: torch.device) -> torch.amp.GradScaler:
+    """Of the loss in fp16, whose small gradients would vanish; passes all through otherwise."""
+    return torch.amp.GradScaler(
+        device.type,
+        init_scale=settings.fp16_init_scale,
+        growth_interval=settings.fp16_growth_interval,
+        enabled=settings.precision == "fp16",
+    )
+
+
+def peak_learning_rate(settings: TrainSettings) -> float:
+    """`lr`, scaled with the batch if asked: linear (Goyal et al. 2017) or sqrt (for Adam)."""
+    ratio = settings.global_batch / settings.lr_base_batch
+    return (
+        settings.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[settings.lr_scaling]
+    )
+
+
 def learning_rate(settings: TrainSettings, step: int, num_steps: int) -> float:
-    """Of the step that follows `step` finished ones: a rise from 0.1 × lr, then a cosine to 0.
+    """Of the step that follows `step` finished ones: a rise from 0.1 × peak, then a cosine to 0.
 
     Counted in clips, so that it does not depend on how many fit a step.
     """
+    peak = peak_learning_rate(settings)
     done, total = step * settings.global_batch, num_steps * settings.global_batch
     if done < settings.warmup_samples:
-        return settings.lr * (WARMUP_FROM + (1 - WARMUP_FROM) * done / settings.warmup_samples)
+        return peak * (WARMUP_FROM + (1 - WARMUP_FROM) * done / settings.warmup_samples)
     fraction = (done - settings.warmup_samples) / max(total - settings.warmup_samples, 1)
-    return settings.lr * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+    return peak * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -41,7 +41,9 @@ def schedule(num_videos: int, visits_per_step: int, epochs: int, max_steps: int 
     visits = min(visits_per_step, num_videos)
     steps_per_epoch = num_videos // visits
     num_steps = epochs * steps_per_epoch
-    return Schedule(num_videos, visits, steps_per_epoch, min(num_steps, max_steps or num_steps))
+    if max_steps is not None:
+        num_steps = min(num_steps, max_steps)
+    return Schedule(num_videos, visits, steps_per_epoch, num_steps)
 
 
 def epoch_order(

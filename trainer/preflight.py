@@ -14,6 +14,7 @@ from pipeline.formats.vocabulary import read_vocabulary
 from trainer.bag_index import BagIndex
 from trainer.data import Batch, StepData, collate, id_hash, unpack_captions, unpack_clips
 from trainer.distributed import World
+from trainer.loss import TILE_ELEMENTS
 from trainer.negatives import chance_level, count_negatives, excluded_pairs
 from trainer.order import Schedule, schedule
 from trainer.settings import TrainSettings
@@ -72,6 +73,35 @@ def global_exclusion(
     )
 
 
+def check_device(settings: TrainSettings, device: torch.device, *, chunk: int) -> None:
+    """Refuse settings that this device or these flags cannot serve; `ValueError` says what can."""
+    if settings.norm == "sync_batch" and device.type != "cuda":
+        raise ValueError(
+            "norm sync_batch needs GPUs, torch has none for the CPU: set train.norm: layer"
+        )
+    if settings.comm_hook == "bf16_compress" and device.type != "cuda":
+        raise ValueError(
+            "comm_hook bf16_compress needs NCCL on GPUs: set train.comm_hook: fp16_compress"
+        )
+    if chunk and settings.norm in ("batch", "sync_batch"):
+        raise ValueError(
+            f"norm {settings.norm} would see the chunks of run.train.chunk one by one, so they"
+            " would decide the result: set run.train.chunk: 0, or train.norm: layer"
+        )
+    if settings.plain_accumulation > 1 and (chunk or settings.bank_clips or settings.bank_captions):
+        raise ValueError(
+            "plain_accumulation is for comparison alone: without run.train.chunk, bank_clips and"
+            " bank_captions"
+        )
+    if settings.precision == "bf16" and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            raise ValueError(
+                f"precision bf16 is slow on this card ({torch.cuda.get_device_name(device)},"
+                f" capability {major}.{minor}; 8.0 is needed): set train.precision: fp16"
+            )
+
+
 def describe_run(data: StepData, num_ranks: int) -> None:
     """Say how much there is, how it is cut into steps, and what the first step looks like."""
     index, settings, plan = data.index, data.settings, data.schedule
@@ -92,7 +122,14 @@ def describe_run(data: StepData, num_ranks: int) -> None:
         plan.visits_per_step, plan.visits_per_step * settings.clips_per_video,
         plan.visits_per_step * settings.clips_per_video // num_ranks, num_ranks,
     )  # fmt: skip
-    _describe_first_step(data)
+    if settings.plain_accumulation > 1:
+        logger.warning(
+            "plain_accumulation cuts each step into %d parts: a clip has the negatives of its own"
+            " part alone, about 1/%d of the step's. run.train.chunk saves as much memory and gives"
+            " up none",
+            settings.plain_accumulation, settings.plain_accumulation,
+        )  # fmt: skip
+    _describe_first_step(data, num_ranks)
     if settings.warmup_samples >= plan.num_steps * settings.global_batch:
         logger.warning(
             "warmup_samples %d covers the whole run of %d clips: lr never reaches %g",
@@ -105,7 +142,7 @@ def describe_run(data: StepData, num_ranks: int) -> None:
         )  # fmt: skip
 
 
-def _describe_first_step(data: StepData) -> None:
+def _describe_first_step(data: StepData, num_ranks: int) -> None:
     """Negatives and chance level of the first global batch, from its bags alone."""
     settings = data.settings
     epoch, videos = data.visits(0)
@@ -125,6 +162,43 @@ def _describe_first_step(data: StepData) -> None:
         100 * len(excluded_E2) / max(len(clips_B) * num_captions, 1),
         chance_level(sizes_B, negatives_B, settings.positive_weight),
     )  # fmt: skip
+    need = estimate_memory(
+        settings, batch, num_ranks, feature_dim=data.index.feature_dim,
+        num_words=data.index.metadata["vocabulary_size"],
+    )  # fmt: skip
+    logger.info(
+        "a rank needs about %.3g GB for the loss, %.3g GB for the text tower and %.3g GB for"
+        " weights and optimizer; each step it sends %.3g MB of gradients and gathers %.3g MB of"
+        " embeddings",
+        *(need[name] / 1e9 for name in ("loss", "text", "weights")),
+        *(need[name] / 1e6 for name in ("gradients", "embeddings")),
+    )  # fmt: skip
+
+
+def estimate_memory(
+    settings: TrainSettings, batch: Batch, num_ranks: int, *, feature_dim: int, num_words: int
+) -> dict[str, float]:
+    """Bytes of a rank in a step that is like this global batch; rough, rather too many.
+
+    loss: all embeddings and their own gradients, two tiles; text: words, fc1 of distinct words and
+    the hidden rows of captions, each with its gradient; weights: four times, with AdamW's moments.
+    `gradients` and `embeddings` are what travels between ranks.
+    """
+    clips, captions = len(batch.clip_ids_B), len(batch.caption_ids_N)
+    dim, hidden, word_dim = settings.embedding_dim, settings.text_hidden, settings.word_dim
+    rows = clips + captions + settings.bank_clips + settings.bank_captions
+    low = 2 if settings.comm_hook != "none" else 4
+    video = feature_dim * dim if settings.video_head == "projection" else 0
+    trained = (num_words + 1) * word_dim * (not settings.freeze_words) + word_dim * hidden
+    trained += hidden * dim + video
+    return {
+        "loss": 4 * (rows * dim * (1 + 2 / num_ranks) + 2 * min(TILE_ELEMENTS, clips * captions)),
+        "text": 8 * (len(batch.words.words_U) * (word_dim + 2 * hidden)
+                     + 2 * captions * hidden) / num_ranks,
+        "weights": 16 * trained,
+        "gradients": low * trained if num_ranks > 1 else 0,
+        "embeddings": 4 * (clips + captions) * dim if num_ranks > 1 else 0,
+    }  # fmt: skip
 
 
 def _count(index: BagIndex, split: int) -> tuple[int, int]:

@@ -1,16 +1,16 @@
 """What a model is tested on: pairs of a text and a clip, and where the clips' features lie.
 
 A clip owns the feature rows whose middle (of their valid frames) lies in [start, end), or else the
-row whose middle is nearest to the clip's.
+row whose middle is nearest to the clip's. Or, as the benchmarks do, it is looked at through a fixed
+number of windows spread evenly over it, whose embeddings are averaged.
 
 Letters: T feature rows of a video, L token ids of a caption.
 """
 
 from __future__ import annotations
 
-import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +21,10 @@ from pipeline.formats.names import video_id_of
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import IndexRow, read_index
 from pipeline.vocabulary import encode_caption
+from trainer.clip_list import TestRow
 
-COLUMNS = ("video_id", "start", "end", "text")
 MAX_VAL_PAIRS = 4096
 """Of the validation split; a larger one is thinned by a hash, so that the choice stays the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class TestRow:
-    """One row of the list of test clips."""
-
-    __test__ = False  # no test of pytest's
-
-    video_id: str
-    start: float
-    end: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +40,9 @@ class Pair:
     first: int
     """The clip's first feature row within the video."""
     count: int
+    windows: tuple[int, ...] = ()
+    """Rows, counted from `first`, that are embedded one by one and averaged, repeats included;
+    empty: all `count` rows are pooled by the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +57,6 @@ class Protocol:
     num_missing_rows: int
 
 
-def read_test_rows(path: str | Path) -> list[TestRow]:
-    """Read a CSV with the columns of `COLUMNS` in any order, and others beside them.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a column is missing, a time is no number or a span is empty (the line is named),
-            or there are no rows.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"evaluate.clips {path} does not exist: name a CSV, or null")
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        try:
-            found = reader.fieldnames or []
-            absent = [name for name in COLUMNS if name not in found]
-            if absent:
-                raise ValueError(
-                    f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found)}"
-                )
-            rows = [_test_row(row, f"{path}, line {reader.line_num}") for row in reader]
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{path} is not a UTF-8 CSV file: {error}") from None
-    if not rows:
-        raise ValueError(f"{path} holds no clips")
-    return rows
-
-
-def _test_row(row: dict, where: str) -> TestRow:
-    try:
-        start, end = float(row["start"]), float(row["end"])
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{where}: times {row['start']!r}, {row['end']!r} are no numbers"
-        ) from None
-    if not (math.isfinite(start) and math.isfinite(end) and start < end):
-        raise ValueError(f"{where}: the clip [{start}, {end}) is empty")
-    return TestRow(row["video_id"], start, end, row["text"] or "")
-
-
 def pairs_of_list(
     rows: list[TestRow],
     shards: Path,
@@ -112,6 +64,7 @@ def pairs_of_list(
     vocabulary: dict[str, int],
     max_words: int,
     recipe: Recipe,
+    num_windows: int | None = None,
 ) -> Protocol:
     """Locate the clips of a list in the shards' indexes, in the list's order.
 
@@ -129,15 +82,51 @@ def pairs_of_list(
         for video_id in sorted(wanted)
         if video_id not in places or not places[video_id][1].encoded
     }
-    pairs = []
-    for row in rows:
-        if row.video_id in missing:
-            continue
-        name, place = places[row.video_id]
-        first, count = rows_of_span(recipe, place.num_frames, row.start, row.end)
-        ids = encode_caption(row.text, vocabulary, max_words)
-        pairs.append(Pair(row, ids, name, place.offset, first, count))
+    pairs = [
+        _pair(row, *places[row.video_id], encode_caption(row.text, vocabulary, max_words), recipe)
+        for row in rows
+        if row.video_id not in missing
+    ]
+    if num_windows:
+        pairs = [
+            with_windows(pair, places[pair.row.video_id][1].num_vectors, recipe, num_windows)
+            for pair in pairs
+        ]
     return Protocol(pairs, len(rows), missing, len(rows) - len(pairs))
+
+
+def _pair(row: TestRow, shard: str, place: IndexRow, ids: list[int], recipe: Recipe) -> Pair:
+    if math.isinf(row.end):
+        row = replace(row, end=place.num_frames / recipe.sampling.frame_rate)
+    first, count = rows_of_span(recipe, place.num_frames, row.start, row.end)
+    return Pair(row, ids, shard, place.offset, first, count)
+
+
+def with_windows(pair: Pair, num_vectors: int, recipe: Recipe, num_windows: int) -> Pair:
+    """The same pair, its clip seen through `num_windows` windows."""
+    rows = window_rows(recipe, num_vectors, pair.row.start, pair.row.end, num_windows)
+    first, last = min(rows), max(rows)
+    relative = tuple(row - first for row in rows)
+    return replace(pair, first=first, count=last - first + 1, windows=relative)
+
+
+def window_starts(start: float, end: float, window_seconds: float, num: int) -> np.ndarray:
+    """Seconds at which `num` windows of a clip begin: [num] float64.
+
+    From the clip's start to one window before its end, as MIL-NCE's evaluation places them; in a
+    clip shorter than a window all begin where it does.
+    """
+    return np.linspace(start, max(start, end - window_seconds), num)
+
+
+def window_rows(
+    recipe: Recipe, num_vectors: int, start: float, end: float, num: int
+) -> tuple[int, ...]:
+    """The feature rows whose own start is nearest to that of each window."""
+    sampling = recipe.sampling
+    starts = window_starts(start, end, sampling.frames / sampling.frame_rate, num)
+    rows = np.floor(starts / sampling.stride_seconds + 0.5).astype(int)
+    return tuple(np.clip(rows, 0, num_vectors - 1).tolist())
 
 
 def rows_of_span(recipe: Recipe, num_frames: int, start: float, end: float) -> tuple[int, int]:
@@ -151,7 +140,12 @@ def rows_of_span(recipe: Recipe, num_frames: int, start: float, end: float) -> t
 
 
 def pairs_of_validation(
-    bags_folder: Path, shards: Path, names: list[str], vocabulary: dict[str, int], recipe: Recipe
+    bags_folder: Path,
+    shards: Path,
+    names: list[str],
+    vocabulary: dict[str, int],
+    recipe: Recipe,
+    num_windows: int | None = None,
 ) -> Protocol:
     """The validation split's clips, each with the caption nearest to it.
 
@@ -165,11 +159,11 @@ def pairs_of_validation(
         bags = read_bags(bags_folder / f"{name}.npz")
         found = Recipe.from_dict(bags.metadata["recipe"])
         check_shard(shards / f"{name}.tar", bags.metadata["tar_bytes"], found, recipe)
-        pairs += _validation_pairs(name, bags, words)
+        pairs += _validation_pairs(name, bags, words, recipe, num_windows)
     if not pairs:
         raise ValueError(
-            "the validation split holds no clip: set evaluate.clips to a CSV, raise"
-            " bags.val_fraction, or give videos the split `val` in the table"
+            "the validation split holds no clip: name a CSV in the protocol's clips,"
+            " raise bags.val_fraction, or give videos the split `val` in the table"
         )
     if len(pairs) > MAX_VAL_PAIRS:
         order = sorted(pairs, key=lambda pair: digest_of([pair.row.video_id, pair.row.start]))
@@ -178,7 +172,9 @@ def pairs_of_validation(
     return Protocol(pairs, len(pairs), {}, 0)
 
 
-def _validation_pairs(name: str, bags: Bags, words: dict[int, str]) -> list[Pair]:
+def _validation_pairs(
+    name: str, bags: Bags, words: dict[int, str], recipe: Recipe, num_windows: int | None
+) -> list[Pair]:
     pairs = []
     for clip in np.flatnonzero(bags.video_split[bags.clip_video] == VAL):
         video, caption = bags.clip_video[clip], bags.bag_idx[clip, 0]
@@ -191,7 +187,10 @@ def _validation_pairs(name: str, bags: Bags, words: dict[int, str]) -> list[Pair
         )
         place = bags.feature_offset[video], bags.clip_feature_start[clip]
         count = int(bags.clip_feature_count[clip])
-        pairs.append(Pair(row, ids, name, *(int(number) for number in place), count))
+        pair = Pair(row, ids, name, *(int(number) for number in place), count)
+        if num_windows:
+            pair = with_windows(pair, int(bags.feature_count[video]), recipe, num_windows)
+        pairs.append(pair)
     return pairs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from trainer.checkpoint import (
     save_checkpoint,
 )
 from trainer.data import StepData
-from trainer.distributed import World
+from trainer.distributed import World, parallel
+from trainer.gradient_cache import GradientCache
 from trainer.guards import check_same_weights
-from trainer.model import TwoTowers, build_model, save_model, start_from
+from trainer.memory_bank import MemoryBank
+from trainer.model import TwoTowers, build_model, save_model
 from trainer.monitor import Meter
-from trainer.optimize import make_optimizer
-from trainer.preflight import describe_run, plan_run, read_words
+from trainer.optimize import make_optimizer, make_scaler
+from trainer.preflight import check_device, describe_run, plan_run, read_words
 from trainer.settings import TrainSettings
+from trainer.start import start
 
 
 @dataclass(slots=True)
@@ -43,6 +47,16 @@ class Run:
     """The model with its gradients averaged over the ranks."""
     optimizer: torch.optim.Optimizer
     meter: Meter
+    scaler: torch.amp.GradScaler
+    """Of the loss in fp16; passes everything through otherwise."""
+    bank: MemoryBank | None
+    slow: TwoTowers | None
+    """Slowly following copies of the towers that fill the bank."""
+    cache: GradientCache | None = None
+    embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
+    """This step's clips and captions, on their way to the bank."""
+    unused: list[str] | None = None
+    """Parameters that got no gradient."""
     step: int = 0
     """Finished optimizer steps."""
     samples: int = 0
@@ -59,15 +73,20 @@ class Run:
 def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
     """Open and check everything that a run needs; returns it with the run's identity."""
     settings = read_settings(TrainSettings, arguments.settings)
+    check_device(settings, world.device, chunk=arguments.chunk)
     shards = files_of_plan(Path(arguments.plan), Path(arguments.bags), Path(arguments.shards))
     index = open_index(shards)
     check_shards(index)
     words = read_words(arguments.vocabulary, index)
     schedule = plan_run(index, settings, world.size)
     identity = run_identity(settings, shards)
-    model = build_model(settings, feature_dim=index.feature_dim, num_words=len(words))
-    if settings.init_from:
-        start_from(model, settings.init_from, words)
+    model = build_model(
+        settings,
+        feature_dim=index.feature_dim,
+        num_words=len(words),
+        max_caption_words=index.metadata["max_caption_words"],
+    )
+    start(model, settings, words)
     model.to(world.device)
     data = StepData(shards, settings, schedule, rank=world.rank, size=world.size)
     if world.first:
@@ -83,8 +102,29 @@ def prepare(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
         parallel=model,
         optimizer=make_optimizer(model, settings),
         meter=Meter(torch.zeros((), device=world.device)),
+        scaler=make_scaler(settings, world.device),
+        bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=bool(arguments.bank_on_cpu)),
+        slow=_slow_copy(model, settings),
     )
     return run, identity
+
+
+def _slow_copy(model: TwoTowers, settings: TrainSettings) -> TwoTowers | None:
+    has_bank = settings.bank_clips or settings.bank_captions
+    return copy.deepcopy(model) if has_bank and settings.bank_momentum else None
+
+
+def wrapped(run: Run) -> nn.Module:
+    """The model with its gradients averaged over the ranks, as the settings and flags say."""
+    arguments = run.arguments
+    return parallel(
+        run.model,
+        run.world,
+        comm_hook=run.settings.comm_hook,
+        bucket_cap_mb=arguments.bucket_cap_mb,
+        gradient_as_bucket_view=bool(arguments.gradient_as_bucket_view),
+        find_unused_parameters=bool(arguments.find_unused_parameters),
+    )
 
 
 def resume(run: Run) -> None:
@@ -96,11 +136,19 @@ def resume(run: Run) -> None:
     run.model.load_state_dict(content["model"])
     run.optimizer.load_state_dict(content["optimizer"])
     run.meter.restore(content["meter"])
+    run.scaler.load_state_dict(content["scaler"])
+    if run.bank is not None:
+        run.bank.restore(content["bank"])
+    if run.slow is not None:
+        run.slow.load_state_dict(content["slow"])
     run.step, run.samples, run.best = content["step"], content["samples"], content["best"]
 
 
 def save(run: Run) -> None:
     """Have rank 0 write a checkpoint of the finished steps."""
+    for buffer in run.model.buffers():  # a batch norm's means are each rank's own
+        if run.world.size > 1 and buffer.is_floating_point():
+            buffer.copy_(run.world.sum(buffer) / run.world.size)
     check_same_weights(run.world, run.model)
     if run.world.first:
         content = {
@@ -110,6 +158,9 @@ def save(run: Run) -> None:
             "model": run.model.state_dict(),
             "optimizer": run.optimizer.state_dict(),
             "meter": run.meter.state(),
+            "scaler": run.scaler.state_dict(),
+            "bank": run.bank.state() if run.bank is not None else None,
+            "slow": run.slow.state_dict() if run.slow is not None else None,
         }
         save_checkpoint(run.folder, content, keep=run.arguments.keep_checkpoints)
 

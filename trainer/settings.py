@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from pipeline.formats.settings import read_settings
+from pipeline.formats.settings import read_settings, settings_from
 from trainer.cli import run
 
 
@@ -22,6 +22,17 @@ def _above(name: str, value: float, low: float) -> None:
         raise ValueError(f"{name} is {value!r}, must be above {low}")
 
 
+_ABOVE_0 = (
+    "epochs", "global_batch", "clips_per_video", "shuffle_shards", "lr", "lr_base_batch",
+    "grad_clip", "fp16_init_scale", "fp16_growth_interval", "plain_accumulation", "temperature",
+    "embedding_dim", "word_dim", "text_hidden", "bank_drawn",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "seed", "weight_decay", "warmup_samples", "margin_seconds", "bank_clips", "bank_captions",
+    "bank_warmup_steps", "bank_momentum",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
     """What is trained, on which batches, for how long."""
@@ -31,7 +42,7 @@ class TrainSettings:
     epochs: int
     """Passes over the training videos."""
     max_steps: int | None
-    """Stop after so many optimizer steps, or null."""
+    """Stop after so many optimizer steps, or null. 0: the model is what training starts from."""
     global_batch: int
     """Clips of an optimizer step over all ranks."""
     clips_per_video: int
@@ -40,6 +51,10 @@ class TrainSettings:
     """Shards whose videos are shuffled together; memory locality against mixing."""
     lr: float
     """Peak learning rate of AdamW."""
+    lr_scaling: str
+    """Multiplies `lr` by global_batch / lr_base_batch (`linear`), its root (`sqrt`) or 1."""
+    lr_base_batch: int
+    """The batch for which `lr` is meant, where lr_scaling is not `none`."""
     warmup_samples: int
     """Clips over which the learning rate rises from 0.1 × lr to lr."""
     weight_decay: float
@@ -47,13 +62,31 @@ class TrainSettings:
     grad_clip: float
     """Largest gradient norm; larger gradients are scaled down to it."""
     precision: str
-    """Of the towers; the loss is always at least fp32. `fp32` or `bf16`."""
+    """Of the towers; the loss is always at least fp32. `fp32`, `bf16` or `fp16`."""
+    fp16_init_scale: float
+    """First factor of the loss in fp16; halved by each overflow."""
+    fp16_growth_interval: int
+    """Steps without overflow after which that factor doubles."""
+    comm_hook: str
+    """How gradients travel between ranks: `none` (exact), `bf16_compress`, `fp16_compress`."""
+    plain_accumulation: int
+    """Parts of a step with a loss of their own, for comparison; 1 = one exact loss."""
     embedding_dim: int
     """Numbers of a clip's or caption's embedding."""
     word_dim: int
     """Numbers of a word vector."""
     text_hidden: int
     """Width of the text tower between its two layers."""
+    norm: str
+    """Of the features and of the words' hidden layer: `none`, `layer`, `batch` or `sync_batch`."""
+    padding_in_max: bool
+    """Let padding take part in the max over words, as the reference code does."""
+    word_vectors: str | None
+    """Word vectors to start from (.bin, .txt, .txt.gz, .npy with word_list), or null."""
+    word_list: str | None
+    """The words of a .npy matrix or of a released S3D text module, row by row, or null."""
+    freeze_words: bool
+    """Do not train the word vectors."""
     video_pool: str
     """How a clip's feature rows become one: `mean`, `max` or `attention`."""
     video_head: str
@@ -74,24 +107,40 @@ class TrainSettings:
     """Widens a clip for `overlap`."""
     exclude_same_text: bool
     """Captions that read the same as one of the bag are no negatives."""
+    bank_clips: int
+    """Clips of earlier steps that are negatives of captions; 0 = none."""
+    bank_captions: int
+    """Captions of earlier steps that are negatives of clips; 0 = none."""
+    bank_draw: str
+    """Which of them a step uses: `all`, `random` or `hardest`."""
+    bank_drawn: int
+    """How many of each, unless `all`."""
+    bank_warmup_steps: int
+    """Steps before the bank is used; early embeddings age fast."""
+    bank_momentum: float
+    """Of slowly following copies of the towers that fill the bank; 0 = the towers do."""
     init_from: str | None
     """A model.pt to start from, or null."""
 
     def __post_init__(self) -> None:
-        _one_of("precision", self.precision, ("fp32", "bf16"))
+        _one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
         _one_of("video_pool", self.video_pool, ("mean", "max", "attention"))
         _one_of("video_head", self.video_head, ("projection", "identity"))
+        _one_of("lr_scaling", self.lr_scaling, ("none", "linear", "sqrt"))
+        _one_of("comm_hook", self.comm_hook, ("none", "bf16_compress", "fp16_compress"))
+        _one_of("norm", self.norm, ("none", "layer", "batch", "sync_batch"))
+        _one_of("bank_draw", self.bank_draw, ("all", "random", "hardest"))
         _one_of("exclusion", self.exclusion, ("none", "overlap", "same_video"))
         _one_of("positive_weight", self.positive_weight, (1, 2))
-        for name in ("epochs", "global_batch", "clips_per_video", "shuffle_shards"):
+        for name in _ABOVE_0:
             _above(name, getattr(self, name), 0)
-        for name in ("lr", "grad_clip", "temperature", "embedding_dim", "word_dim", "text_hidden"):
-            _above(name, getattr(self, name), 0)
-        for name in ("seed", "weight_decay", "warmup_samples", "margin_seconds"):
+        for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, must not be negative")
+        if not self.bank_momentum < 1:
+            raise ValueError(f"bank_momentum is {self.bank_momentum}, must lie in [0, 1)")
         if self.max_steps is not None:
-            _above("max_steps", self.max_steps, 0)
+            _above("max_steps", self.max_steps, -1)
         if self.global_batch % self.clips_per_video:
             raise ValueError(
                 f"global_batch {self.global_batch} is not a multiple of clips_per_video"
@@ -105,17 +154,53 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateSettings:
-    """What the trained model is tested on."""
+class ProtocolSettings:
+    """One test: which texts and clips, and how a clip is looked at."""
 
     clips: str | None
-    """A CSV of video_id,start,end,text with true times, or null: the captions of the val split."""
+    """A list of test clips with true times, or null: the captions of the val split."""
+    num_windows: int | None
+    """Windows spread over a clip and averaged, or null: all its feature rows, pooled."""
     max_missing: float
     """Largest fraction of its rows whose video has no features."""
 
     def __post_init__(self) -> None:
+        if self.num_windows is not None:
+            _above("num_windows", self.num_windows, 0)
         if not 0 <= self.max_missing <= 1:
             raise ValueError(f"max_missing is {self.max_missing}, must lie in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSettings:
+    """What the trained model is tested on, and what it is compared with."""
+
+    protocols: dict[str, ProtocolSettings | None]
+    """By name; null leaves one out."""
+    baseline_weights: str | None
+    """The encoder's weights file, whose text tower makes the baseline, or null."""
+    baseline_words: str | None
+    """The list of that text tower's words, or null."""
+
+    def __post_init__(self) -> None:
+        made = {
+            name: settings_from(ProtocolSettings, values, where=f"protocols.{name}")
+            if isinstance(values, dict)
+            else values
+            for name, values in self.protocols.items()
+        }
+        object.__setattr__(self, "protocols", made)
+        if (self.baseline_weights is None) != (self.baseline_words is None):
+            raise ValueError("baseline_weights and baseline_words are given both or not at all")
+
+    def protocol(self, name: str) -> ProtocolSettings:
+        """The test of that name; an unknown one raises `ValueError`."""
+        known = [key for key, value in self.protocols.items() if value is not None]
+        if name not in known:
+            raise ValueError(
+                f"protocol {name!r} is not in evaluate.protocols: {', '.join(known) or 'none'}"
+            )
+        return self.protocols[name]
 
 
 SECTIONS = {

@@ -18,27 +18,22 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
 
 from trainer import distributed
 from trainer.checkpoint import hold_folder, write_identity
 from trainer.cli import die_with_parent, speak_as
 from trainer.cli import run as run_command
-from trainer.data import Batch, load_steps
+from trainer.data import load_steps
 from trainer.guards import (
     STOPPED,
-    Header,
     StopFlag,
     check_same_setup,
     check_same_weights,
     exchange_headers,
-    stop_not_finite,
 )
-from trainer.loss import mil_nce_loss
 from trainer.monitor import MetricsLog, Progress
-from trainer.optimize import learning_rate, seed_step, set_learning_rate
-from trainer.preflight import global_exclusion
-from trainer.run import Run, prepare, resume, save, write_model
+from trainer.run import Run, prepare, resume, save, wrapped, write_model
+from trainer.step import take_step
 from trainer.validation import Validation
 
 logger = logging.getLogger(__name__)
@@ -68,43 +63,6 @@ def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
             progress.step()
             after_step(run, log, progress, validation, norm)
             waiting = time.perf_counter()
-
-
-def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, float]:
-    """Forward, backward, guard, update; returns the global loss and the gradient's norm."""
-    settings, world = run.settings, run.world
-    seed_step(settings.seed, run.step, world.rank)
-    set_learning_rate(run.optimizer, learning_rate(settings, run.step, run.num_steps))
-    excluded_E2 = global_exclusion(settings, batch, header.counts_W3, world)
-    moved = batch.to(world.device)
-    run.optimizer.zero_grad()
-    try:
-        with world.exchange("computing a step"):
-            bf16 = settings.precision == "bf16"
-            with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16):
-                clips_BD, captions_ND, temperature = run.parallel(
-                    moved.features_BTF, moved.mask_BT, moved.words
-                )
-            loss = mil_nce_loss(
-                clips_BD,
-                captions_ND,
-                batch.bag_idx_BA,
-                temperature=temperature,
-                excluded_E2=excluded_E2,
-                symmetric=settings.symmetric,
-                positive_weight=settings.positive_weight,
-                world=world,
-                counts_W3=header.counts_W3,
-            )
-            loss.backward()
-    except ValueError as error:
-        stop_not_finite(world, run.folder, settings, batch, str(error))
-    norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip))
-    if not norm < float("inf"):  # NaN too
-        stop_not_finite(world, run.folder, settings, batch, f"the gradient's norm is {norm}")
-    run.optimizer.step()
-    run.model.clamp_temperature()
-    return loss, norm
 
 
 def after_step(
@@ -193,6 +151,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--metrics", required=True, help="metrics.jsonl, written at the end")
     add("--backend", default="auto", help="nccl, gloo or auto")
     add("--workers", type=int, default=0, help="loader processes of a rank")
+    add("--chunk", type=int, default=0, help="clips that go through the towers at once, 0: all")
+    add("--bank-on-cpu", type=int, default=0, help="1: keep the memory bank in CPU memory")
+    add("--bucket-cap-mb", type=int, default=25, help="MB of gradients in one exchange")
+    add("--gradient-as-bucket-view", type=int, default=1, help="0: keep gradients twice")
+    add("--find-unused-parameters", type=int, default=0, help="1: name what gets no gradient")
     add("--save-every", type=int, default=50, help="steps between checkpoints")
     add("--keep-checkpoints", type=int, default=3, help="checkpoints that are kept")
     add("--log-every", type=int, default=5, help="steps between lines of metrics")
@@ -214,7 +177,7 @@ def main(argv: list[str] | None = None) -> None:
         with world.agree(lambda: hold(run), doing="taking the run folder"):
             resume(run)
             check_same_weights(world, run.model)
-            run.parallel = distributed.parallel(run.model, world)
+            run.parallel = wrapped(run)
             log = open_log(run, identity) if world.first else None
             train(run, log, stop)
             if log:

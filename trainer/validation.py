@@ -30,7 +30,10 @@ class Validation:
         if self._batch is None:
             return None
         batch = self._batch.to(device)
+        training = model.training
+        model.eval()
         clips_BD, captions_ND, _ = model(batch.features_BTF, batch.mask_BT, batch.words)
+        model.train(training)
         similarities_BN = (clips_BD @ captions_ND.T).cpu().numpy()
         ranks_B = retrieval_ranks(similarities_BN, batch.bag_idx_BA[:, 0].numpy())
         return {"clips": len(ranks_B), **summarize_ranks(ranks_B)}

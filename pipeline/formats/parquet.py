@@ -69,6 +69,21 @@ def read_rows(path: str | Path, schema: Schema, *, version: str) -> tuple[list[d
     return rows, metadata
 
 
+def describe_table(path: str | Path) -> tuple[str, int, dict]:
+    """Format version, number of rows and metadata of a table written by `write_table`.
+
+    Raises:
+        ValueError: the file is no parquet, or not written by this project.
+    """
+    table = _open(path)
+    tags = table.schema.metadata or {}
+    if b"bagpipe" not in tags:
+        raise ValueError(
+            f"{path} is a parquet file with the columns {table.column_names}, not ours"
+        )
+    return tags[b"bagpipe"].decode(), table.num_rows, json.loads(tags[b"metadata"])
+
+
 def iterate_user_parquet(path: str | Path) -> Iterator[dict]:
     """Stream the rows of a parquet file that a user brings, whatever its columns."""
     try:

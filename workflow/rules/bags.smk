@@ -12,6 +12,8 @@ rule bags:
         "results/bags/{shard}.npz",
     log:
         "logs/bags/{shard}.log",
+    benchmark:
+        "results/benchmarks/bags/{shard}.tsv"
     conda:
         "../../environment.yml"
     params:

@@ -7,6 +7,8 @@ rule captions:
         "results/captions/{shard}.parquet",
     log:
         "logs/captions/{shard}.log",
+    benchmark:
+        "results/benchmarks/captions/{shard}.tsv"
     conda:
         "../../environment.yml"
     params:

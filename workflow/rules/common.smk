@@ -24,6 +24,7 @@ STAGE_FILES = {
     "captions": "results/captions/{shard}.parquet",
     "encode": "results/shards/{shard}.tar",
     "bags": "results/bags/{shard}.npz",
+    "embeddings": "results/embeddings/{shard}.npy",
 }
 KNOWN_SHARDS = set()
 DEMO_FOLDER = "results/demo"
@@ -179,6 +180,24 @@ def each_shard(stage):
     ]
 
 
+def protocols():
+    """The names of the tests."""
+    return sorted(
+        name for name, keys in config["evaluate"]["protocols"].items() if keys
+    )
+
+
+def test_results(wildcards=None):
+    """The result of every test."""
+    return [f"results/evaluate/{name}.json" for name in protocols()]
+
+
+def test_lists(wildcards):
+    """The list of a test's clips, if it names one."""
+    keys = config["evaluate"]["protocols"].get(wildcards.protocol) or {}
+    return [keys["clips"]] if keys.get("clips") else []
+
+
 def planned(suffix):
     """An input function: the shard's list in the plan."""
 
@@ -202,6 +221,8 @@ def train_resources():
     interface = run["network_interface"]
     elsewhere = ("nodes", "gpus_per_node", "threads", "network_interface")
     spread = {f"train_{key}": run[key] for key in run if key not in elsewhere}
+    for key in ("bank_on_cpu", "gradient_as_bucket_view", "find_unused_parameters"):
+        spread[f"train_{key}"] = int(run[key])
     spread["train_nodes"] = nodes
     spread["train_network"] = f"--network-interface {interface}" if interface else ""
     if nodes == 1:

@@ -11,6 +11,8 @@ rule encode:
         index="results/shards/{shard}.parquet",
     log:
         "logs/encode/{shard}.log",
+    benchmark:
+        "results/benchmarks/encode/{shard}.tsv"
     conda:
         "../../environment.yml"
     threads: config["run"]["encode"]["threads"]

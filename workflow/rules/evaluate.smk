@@ -1,7 +1,9 @@
-# Search with the trained model: text to video, video to text.
+# Search with the trained model by each protocol: text to video, video to text.
 rule evaluate:
     input:
-        given("evaluate", "clips"),
+        test_lists,
+        given("evaluate", "baseline_weights"),
+        given("evaluate", "baseline_words"),
         bags=each_shard("bags"),
         tars=each_shard("encode"),
         model="results/train/model.pt",
@@ -9,17 +11,20 @@ rule evaluate:
         settings="results/settings/evaluate.json",
     output:
         report(
-            "results/evaluate/retrieval.json",
+            "results/evaluate/{protocol}.json",
             caption="../report/retrieval.rst",
             category="Model",
         ),
     log:
-        "logs/evaluate/evaluate.log",
+        "logs/evaluate/{protocol}.log",
+    benchmark:
+        "results/benchmarks/evaluate/{protocol}.tsv"
     conda:
         "../../environment.yml"
     params:
-        version=1,
+        version=2,
     shell:
-        "logged {log} python -m trainer.evaluate --model {input.model}"
-        " --settings {input.settings} --plan results/plan --bags results/bags"
-        " --shards results/shards --vocabulary {input.vocabulary} --output {output}"
+        "logged {log} python -m trainer.evaluate --protocol {wildcards.protocol}"
+        " --model {input.model} --settings {input.settings} --plan results/plan"
+        " --bags results/bags --shards results/shards --vocabulary {input.vocabulary}"
+        " --output {output}"

@@ -8,6 +8,8 @@ rule manifest:
         "results/manifest/{shard}.parquet",
     log:
         "logs/manifest/{shard}.log",
+    benchmark:
+        "results/benchmarks/manifest/{shard}.tsv"
     conda:
         "../../environment.yml"
     resources:

@@ -1,4 +1,5 @@
-# One page about everything: videos, captions, features, bags, training, retrieval.
+# One page about everything: videos, captions, features, bags, training, retrieval. What it says of
+# machines comes as resources, for the page must not be made again because of them.
 rule report:
     input:
         each_shard("manifest"),
@@ -7,7 +8,7 @@ rule report:
         "results/captions/summary.json",
         "results/rejected.csv",
         "results/train/metrics.jsonl",
-        "results/evaluate/retrieval.json",
+        test_results,
         settings="results/settings/report.json",
     output:
         report(
@@ -19,8 +20,13 @@ rule report:
         "logs/report/report.log",
     conda:
         "../../environment.yml"
+    resources:
+        trained_nodes=config["run"]["train"]["nodes"],
+        trained_ranks=config["run"]["train"]["processes_per_node"],
+        trained_gpus=config["run"]["train"]["gpus_per_node"],
     params:
-        version=1,
+        version=2,
     shell:
         "logged {log} python -m pipeline.report --results results"
-        " --settings {input.settings} --output {output}"
+        " --settings {input.settings} --nodes {resources.trained_nodes}"
+        " --ranks {resources.trained_ranks} --gpus {resources.trained_gpus} --output {output}"

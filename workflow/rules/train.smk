@@ -3,6 +3,8 @@
 rule train:
     input:
         given("train", "init_from"),
+        given("train", "word_vectors"),
+        given("train", "word_list"),
         bags=each_shard("bags"),
         tars=each_shard("encode"),
         vocabulary="results/vocabulary.txt",
@@ -12,6 +14,8 @@ rule train:
         metrics="results/train/metrics.jsonl",
     log:
         "logs/train/train.log",
+    benchmark:
+        "results/benchmarks/train/train.tsv"
     conda:
         "../../environment.yml"
     threads: config["run"]["train"]["threads"]
@@ -28,6 +32,11 @@ rule train:
         " --vocabulary {input.vocabulary} --state results/train"
         " --output {output.model} --metrics {output.metrics}"
         " --backend {resources.train_backend} --workers {resources.train_workers}"
+        " --chunk {resources.train_chunk}"
+        " --bank-on-cpu {resources.train_bank_on_cpu}"
+        " --bucket-cap-mb {resources.train_bucket_cap_mb}"
+        " --gradient-as-bucket-view {resources.train_gradient_as_bucket_view}"
+        " --find-unused-parameters {resources.train_find_unused_parameters}"
         " --save-every {resources.train_save_every}"
         " --keep-checkpoints {resources.train_keep_checkpoints}"
         " --log-every {resources.train_log_every}"

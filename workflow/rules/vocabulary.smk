@@ -9,6 +9,8 @@ rule vocabulary:
         "results/vocabulary.txt",
     log:
         "logs/vocabulary/vocabulary.log",
+    benchmark:
+        "results/benchmarks/vocabulary/vocabulary.tsv"
     conda:
         "../../environment.yml"
     params:

@@ -1,0 +1,67 @@
+"""Small pictures of a video at given moments, for pages.
+
+Read from the keyframe before the moment, not from the start: a picture a frame off does no harm.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.container
+import av.video.stream
+import numpy as np
+
+from pipeline.formats.manifest import Reason, VideoFault
+from pipeline.pixels import Geometry
+from pipeline.video import Painter, best_stream, open_video, start_seconds
+
+MAX_FRAMES = 2000
+"""Decoded for one picture at most; a file with keyframes farther apart gives an earlier one."""
+
+
+def still(path: str | Path, seconds: float, size: int) -> bytes:
+    """The frame shown at `seconds` on the caption clock, cut square as S3D sees it: a JPEG.
+
+    Raises:
+        VideoFault: the file cannot be read, or no frame decodes.
+    """
+    try:
+        with open_video(Path(path)) as container:
+            stream = best_stream(container)
+            moment = start_seconds(container) + Fraction(seconds).limit_denominator(1000)
+            frame = _frame_at(container, stream, moment)
+            if frame is None:
+                raise VideoFault(Reason.NO_FRAMES, f"no frame decodes near {seconds:g} s")
+            return _jpeg(Painter(Geometry(frame_size=size), stream.time_base).paint(frame))
+    except av.FFmpegError as error:
+        raise VideoFault(Reason.UNREADABLE, str(error.strerror)) from None
+
+
+def _frame_at(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, moment: Fraction
+) -> av.VideoFrame | None:
+    """The last frame that begins by `moment`, or else the first one."""
+    shown = None
+    try:
+        container.seek(int(moment / stream.time_base), stream=stream)
+        for number, frame in enumerate(container.decode(stream)):
+            late = frame.pts is None or frame.pts * stream.time_base > moment
+            if (late and shown is not None) or number >= MAX_FRAMES:
+                break
+            shown = frame
+    except av.FFmpegError:  # damaged from here on: what came before must do
+        pass
+    return shown
+
+
+def _jpeg(picture_HW3: np.ndarray) -> bytes:
+    """Encode RGB, uint8 [H, W, 3]."""
+    codec = av.CodecContext.create("mjpeg", "w")
+    codec.height, codec.width = picture_HW3.shape[:2]
+    codec.pix_fmt, codec.time_base = "yuvj420p", Fraction(1, 25)
+    codec.options = {"flags": "bitexact"}
+    frame = av.VideoFrame.from_ndarray(picture_HW3, format="rgb24").reformat(format="yuvj420p")
+    frame.pts = 0
+    return b"".join(bytes(packet) for packet in [*codec.encode(frame), *codec.encode(None)])

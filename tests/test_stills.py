@@ -1,0 +1,46 @@
+"""Pictures at given moments are the frames on the screen then: the frames are numbered."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import numpy as np
+import pytest
+
+from pipeline.formats.manifest import VideoFault
+from pipeline.stills import still
+from tests.videos import number_of, steady, write_video
+
+
+def decoded(jpeg: bytes) -> np.ndarray:
+    """The pixels of a JPEG."""
+    with av.open(io.BytesIO(jpeg), format="mjpeg") as file:
+        return next(file.decode(video=0)).to_ndarray(format="rgb24")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number"), [(0.0, 0), (0.05, 1), (1.23, 30), (2.6, 65), (3.9, 97), (99.0, 99)]
+)
+def test_a_still_is_the_frame_on_the_screen(plain_video, seconds, number):
+    picture = decoded(still(plain_video, seconds, 64))
+    assert picture.shape == (64, 64, 3)
+    assert number_of(picture) == number
+
+
+def test_times_count_from_where_the_file_starts(tmp_path):
+    path = write_video(tmp_path / "late.mkv", steady(50, start=5.0))
+    assert number_of(decoded(still(path, 1.0, 64))) == 25
+
+
+def test_the_same_still_has_the_same_bytes(plain_video):
+    assert still(plain_video, 1.0, 48) == still(plain_video, 1.0, 48)
+
+
+def test_what_is_no_video_is_a_named_fault(tmp_path, plain_video):
+    (tmp_path / "page.mp4").write_text("<!DOCTYPE html>")
+    with pytest.raises(VideoFault):
+        still(tmp_path / "page.mp4", 1.0, 48)
+    (tmp_path / "cut.mp4").write_bytes(plain_video.read_bytes()[:500])
+    with pytest.raises(VideoFault):
+        still(tmp_path / "cut.mp4", 1.0, 48)

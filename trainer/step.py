@@ -1,0 +1,194 @@
+"""One optimizer step: forward, loss, backward, guard, update, memory bank."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainer.data import Batch
+from trainer.distributed import without_exchange
+from trainer.gradient_cache import DoesNotFit, GradientCache, is_out_of_memory
+from trainer.guards import Header, stop_not_finite
+from trainer.loss import mil_nce_loss
+from trainer.model import TwoTowers
+from trainer.optimize import learning_rate, seed_step, set_learning_rate
+from trainer.parts import micro_batches, tower_input
+from trainer.preflight import global_exclusion
+from trainer.run import Run
+from trainer.settings import TrainSettings
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+logger = logging.getLogger(__name__)
+
+
+def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, float]:
+    """Forward, backward, guard, update; returns the global loss and the gradient's norm.
+
+    In fp16 a step whose gradients overflow is left out, and its norm is not finite.
+    """
+    settings, world = run.settings, run.world
+    seed_step(settings.seed, run.step, world.rank)
+    set_learning_rate(run.optimizer, learning_rate(settings, run.step, run.num_steps))
+    run.optimizer.zero_grad()
+    try:
+        with world.exchange("computing a step"):
+            loss = _gradients(run, batch, header.counts_W3)
+    except ValueError as error:
+        stop_not_finite(world, run.folder, settings, batch, str(error))
+    if run.arguments.find_unused_parameters:
+        _name_unused(run)
+    run.scaler.unscale_(run.optimizer)
+    norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip))
+    if norm < float("inf"):
+        _fill_bank(run, batch, header)
+    elif settings.precision != "fp16":
+        stop_not_finite(world, run.folder, settings, batch, f"the gradient's norm is {norm}")
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    if not norm < float("inf") and world.first:
+        logger.warning(
+            "step %d overflows in fp16 and is left out; the loss's factor falls to %g. Where this"
+            " goes on, lower train.fp16_init_scale or train in bf16",
+            run.step, run.scaler.get_scale(),
+        )  # fmt: skip
+    run.model.clamp_temperature()
+    return loss, norm
+
+
+def _name_unused(run: Run) -> None:
+    """Say which parameters got no gradient, when that changes."""
+    unused = [n for n, p in run.model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused != run.unused and run.world.first:
+        logger.info("parameters without a gradient: %s", ", ".join(unused) or "none")
+    run.unused = unused
+
+
+def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
+    """The global batch's gradients into the parameters; its loss."""
+    count = run.settings.plain_accumulation
+    if count == 1:
+        return _gradients_of(run, batch, counts_W3, share=1.0)
+    loss = torch.zeros((), device=run.world.device)
+    num_valid = max(int(counts_W3[:, 2].sum()), 1)
+    for number, part in enumerate(micro_batches(batch, count), start=1):
+        own = [len(part.clip_ids_B), len(part.caption_ids_N), part.num_valid]
+        part_counts_W3 = run.world.gather_integers(own)
+        share = int(part_counts_W3[:, 2].sum()) / num_valid
+        last = number == count
+        with nullcontext() if last else without_exchange(run.parallel):
+            loss += _gradients_of(run, part, part_counts_W3, share=share)
+    return loss
+
+
+def _gradients_of(run: Run, batch: Batch, counts_W3: np.ndarray, *, share: float) -> torch.Tensor:
+    loss_of = partial(_loss, run, batch, counts_W3, share)
+    if run.arguments.chunk:
+        return _cache(run).step(
+            batch, len(batch.clip_ids_B), len(batch.caption_ids_N), loss_of, run.scaler.scale
+        )
+    try:
+        with _precision(run):
+            clips_BD, captions_ND, temperature = run.parallel(
+                *tower_input(batch, None, run.world.device)
+            )
+        loss = loss_of(clips_BD, captions_ND, temperature)
+        run.scaler.scale(loss).backward()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DoesNotFit(
+            f"a step of {len(batch.clip_ids_B)} clips on a rank does not fit into memory: set"
+            f" run.train.chunk: {max(1, len(batch.clip_ids_B) // 4)}, which changes no result"
+        ) from None
+    return loss.detach()
+
+
+def _cache(run: Run) -> GradientCache:
+    if run.cache is None:
+        device = run.world.device
+        run.cache = GradientCache(
+            run.model,
+            run.parallel,
+            lambda batch, part: tower_input(batch, part, device),
+            chunk=run.arguments.chunk,
+            context=partial(_precision, run),
+            device=device,
+        )
+    return run.cache
+
+
+def _precision(run: Run) -> AbstractContextManager:
+    dtype = AUTOCAST.get(run.settings.precision)
+    # Without its cache of cast weights: with it, a chunk that is embedded without a graph would
+    # leave weights without one to the chunks after it.
+    return torch.autocast(
+        run.world.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False
+    )
+
+
+def _loss(
+    run: Run,
+    batch: Batch,
+    counts_W3: np.ndarray,
+    share: float,
+    clips_BD: torch.Tensor,
+    captions_ND: torch.Tensor,
+    temperature: torch.Tensor | float,
+) -> torch.Tensor:
+    settings, past = run.settings, None
+    if run.bank is not None:
+        past = run.bank.past(run.step, batch, clips_BD.detach(), captions_ND.detach())
+        run.embeddings = (clips_BD.detach(), captions_ND.detach())
+    loss = mil_nce_loss(
+        clips_BD,
+        captions_ND,
+        batch.bag_idx_BA,
+        temperature=temperature,
+        excluded_E2=global_exclusion(settings, batch, counts_W3, run.world),
+        symmetric=settings.symmetric,
+        positive_weight=settings.positive_weight,
+        past=past,
+        world=run.world,
+        counts_W3=counts_W3,
+        largest=largest_similarity(settings),
+    )
+    return loss * share if share != 1 else loss
+
+
+def largest_similarity(settings: TrainSettings) -> float | None:
+    """A bound of |similarity| that is known without looking at embeddings, or None."""
+    if settings.normalize and not settings.learn_temperature:
+        return 1.01 / settings.temperature
+    return None
+
+
+@torch.no_grad()
+def _fill_bank(run: Run, batch: Batch, header: Header) -> None:
+    """Push the step's embeddings: the towers' own, or those of their slow copies."""
+    if run.bank is None:
+        return
+    clips_BD, captions_ND = run.embeddings
+    if run.slow is not None:
+        with _precision(run):
+            clips_BD, captions_ND, _ = run.slow(*tower_input(batch, None, run.world.device))
+        follow(run.slow, run.model, run.settings.bank_momentum)
+    run.bank.push(batch, clips_BD, captions_ND, header.counts_W3)
+    run.embeddings = None
+
+
+@torch.no_grad()
+def follow(slow: TwoTowers, model: TwoTowers, momentum: float) -> None:
+    """Move slow copies of the towers towards them: slow = momentum · slow + (1 - momentum) · own.
+
+    He et al. 2020, "Momentum Contrast", Eq. 2.
+    """
+    for mine, theirs in zip(slow.parameters(), model.parameters(), strict=True):
+        mine.lerp_(theirs, 1 - momentum)
+    for mine, theirs in zip(slow.buffers(), model.buffers(), strict=True):
+        mine.copy_(theirs)
