@@ -250,7 +250,7 @@ def test_more_nodes_than_the_partition_has_wait_and_squeue_says_why(cluster, fol
         wait_until(lambda: jobs_of_rule((folder / "run.txt").read_text(), "train"), "a job")
         (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
         reason = ["squeue", "-h", "-j", job, "-o", "%r"]
-        wait_until(lambda: cluster.ask(reason) .startswith("Partition"), "the reason")
+        wait_until(lambda: cluster.ask(reason).startswith("Partition"), "the reason")
         interrupt(run)
         wait_until(lambda: job in ended(cluster), "the end of the job")
     finally:
