@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pipeline.formats.plan import PlannedCaptions
 VERSION = "captions-parts-1"
 MEMORY_FILE = "source.json"
 _BUFFERED_ROWS = 250_000
+_KEEPING_THREADS = 16
 _PART_NAME = re.compile(r"[0-9a-f]{64}\.csv")
 
 
@@ -64,8 +66,10 @@ def split_captions(source: str | Path, shard_of: dict[str, int], folder: Path) -
     scratch.mkdir(parents=True)
     try:
         split = _scatter(source, shard_of, scratch)
-        for path in sorted(scratch.iterdir()):
-            split.parts[path.stem] = _keep(path, folder)
+        paths = sorted(scratch.iterdir())
+        with ThreadPoolExecutor(_KEEPING_THREADS) as pool:  # most of it is waiting for the disk
+            kept = pool.map(lambda path: _keep(path, folder), paths)
+            split.parts = {path.stem: part for path, part in zip(paths, kept, strict=True)}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     write_json(folder / MEMORY_FILE, {"identity": identity, **asdict(split)})

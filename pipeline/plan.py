@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 MAX_LIST_BYTES = 1_000_000
 """Snakemake compares larger files by time alone, and would run their shards again and again."""
-_STAT_THREADS = 32
+_THREADS = 32
 _STAT_SLICE = 256  # a task for each path costs more than the stat
 
 
@@ -86,7 +86,7 @@ def stat_videos(entries: list[VideoEntry]) -> list[PlannedVideo]:
 
 def _stat_all(paths: list[str]) -> list[tuple[int, int]]:
     slices = [paths[at : at + _STAT_SLICE] for at in range(0, len(paths), _STAT_SLICE)]
-    with ThreadPoolExecutor(_STAT_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(lambda few: [_size_and_time(path) for path in few], slices)
         return [stat for stats in found for stat in stats]
 
@@ -177,12 +177,10 @@ def write_plan(
     scratch = output.with_name(output.name + ".tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        for name, (videos, captions) in lists.items():
-            sizes = (
-                write_planned_videos(scratch / f"{name}.tsv", videos),
-                write_planned_captions(scratch / f"{name}.captions", captions),
-            )
-            _check_size(name, max(sizes))
+        # In threads, for a disk takes many waits for it together.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for _ in pool.map(lambda item: _write_lists(scratch, item[0], *item[1]), lists.items()):
+                pass
         output.mkdir(parents=True, exist_ok=True)
         for path in output.iterdir():
             if path.suffix in (".tsv", ".captions") and path.stem not in lists:
@@ -193,7 +191,13 @@ def write_plan(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_size(name: str, size: int) -> None:
+def _write_lists(
+    folder: Path, name: str, videos: list[PlannedVideo], captions: list[PlannedCaptions]
+) -> None:
+    size = max(
+        write_planned_videos(folder / f"{name}.tsv", videos),
+        write_planned_captions(folder / f"{name}.captions", captions),
+    )
     if size > MAX_LIST_BYTES:
         raise ValueError(
             f"the list of shard {name} has {size:,} bytes, allowed are {MAX_LIST_BYTES:,}:"

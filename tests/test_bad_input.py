@@ -99,6 +99,14 @@ def test_results_without_permission_are_named(folder):
 
 
 @pytest.mark.workflow
+def test_missing_profile_is_named(folder):
+    write_config(folder, plan={"videos": "videos.csv", "captions": "captions.csv"})
+    text = snakemake(folder, "--dry-run", "--profile", "workflow/profiles/nowhere", status=1).text
+    assert "workflow/profiles/nowhere" in text
+    assert "no profile.yaml" in text
+
+
+@pytest.mark.workflow
 def test_locked_directory_says_how_to_unlock(folder):
     for number in range(2):
         add_video(folder, number)

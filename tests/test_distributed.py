@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -11,6 +12,8 @@ from ranks import run_ranks
 from trainer.data import Batch, Fault
 from trainer.distributed import World, choose_device, start
 from trainer.guards import check_same_setup, check_same_weights, exchange_headers
+
+HOST = socket.gethostname()
 
 
 def batch_of(step: int, id_hash: int = 5, clips: int = 2) -> Batch:
@@ -93,13 +96,14 @@ def test_exchanges_between_three_ranks(tmp_path):
         assert result["json"] == {"rank": 0}
         assert result["agree"] == "'fine'"
         told = {
-            "agree, one fails": "testing failed on rank 1: broken",
+            "agree, one fails": f"testing failed on rank 1 on {HOST}: broken",
             "agree, all fail": "broken",
             "header, step": "rank 1 is at step 8 while others are at step 7: ranks are out of step",
             "header, videos": "rank 2 is at other videos of step 7 while others are at step 7:"
             " ranks are out of step",
-            "setup, odd": "rank 2 has other settings or bag files than rank 0",
-            "weights, odd": "rank 1 has other weights than rank 0",
+            "setup, odd": f"rank 2 on {HOST} has other settings or bag files than rank 0:"
+            " every node must see the same shared folder",
+            "weights, odd": f"rank 1 on {HOST} has other weights than rank 0",
         }
         for name, line in told.items():
             assert result[name] == (f"ValueError: {line}" if first else "exit 1"), name

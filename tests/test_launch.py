@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -180,3 +182,36 @@ def test_a_signal_reaches_the_ranks_which_have_time_to_save(tmp_path, number):
         assert (tmp_path / "saved").exists()
     finally:
         process.kill()
+
+
+TWO_AGENTS = """
+import sys
+from trainer import distributed
+world = distributed.start("gloo", 60)
+ranks = world.gather_integers([world.rank])[:, 0].tolist()
+open(f"{sys.argv[1]}/{world.rank}", "w").write(f"{world.size} {ranks}")
+distributed.stop(world)
+"""
+
+
+@pytest.mark.timeout(150)
+def test_the_recipe_for_several_machines_joins_two_agents(tmp_path):
+    text = (ROOT / "config/README.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```bash\n(export OMP.*?)```", text, re.DOTALL)
+    (tmp_path / "rank.py").write_text(TWO_AGENTS)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    line = recipe.replace("\\\n", " ").replace("--nproc-per-node 8", "--nproc-per-node 2")
+    line = line.replace("FIRST_MACHINE:29400", f"127.0.0.1:{port}").replace("eth0", "lo")
+    line = re.sub("-m trainer.train .*", f"{tmp_path}/rank.py {tmp_path}", line)
+    assert line.count("--rdzv-") == 3
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    agents = [subprocess.Popen(["bash", "-ec", line], env=environment) for _ in range(2)]
+    try:
+        assert [agent.wait(120) for agent in agents] == [0, 0]
+    finally:
+        for agent in agents:
+            agent.kill()
+    said = {name: (tmp_path / name).read_text() for name in "0123"}
+    assert said == dict.fromkeys("0123", "4 [0, 1, 2, 3]")

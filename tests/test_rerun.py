@@ -19,6 +19,7 @@ from tests.workflow_runs import (
     DOWNSTREAM,
     Run,
     add_video,
+    checkpoints,
     copy_of,
     interrupt,
     make_data,
@@ -33,6 +34,7 @@ from tests.workflow_runs import (
 
 pytestmark = pytest.mark.workflow
 PER_SHARD = ("manifest", "captions", "encode", "bags")
+SHARDS = ("00000", "00001", "00002")
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +70,6 @@ def outputs_of_training(folder: Path) -> list[str]:
     """What a training that did not end has published."""
     names = ("model.pt", "metrics.jsonl")
     return [name for name in names if (folder / "results/train" / name).exists()]
-
-
-def checkpoints(folder: Path) -> set[Path]:
-    """What trainings have saved so far."""
-    return set((folder / "results/train").glob("*/step-*"))
 
 
 def wait_for_checkpoint(folder: Path, known: set[Path], run: subprocess.Popen) -> None:
@@ -161,6 +158,23 @@ def test_changed_captions_reach_the_bags_of_one_shard_and_encode_nothing(folder)
     assert sorted(left) == sorted(DOWNSTREAM)
 
 
+def test_changed_captions_table_reaches_the_shards_of_the_changed_rows(folder):
+    lines = ["video_id,start,end,text"]
+    for number in range(5):
+        rows = (folder / f"captions/v{number}.csv").read_text().splitlines()[1:]
+        lines += [f"v{number},{row}" for row in rows]
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
+    write_config(folder, plan={"captions": "captions.csv"})
+    ran, _ = settle(folder)
+    per_shard = [f"{rule} {shard}" for rule in ("bags", "captions") for shard in SHARDS]
+    assert ran == sorted(["captions_summary", "plan", "settings plan", *per_shard])
+    lines[-1] = "v4,6.0,7.0,stir the pot"
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
+    ran, left = settle(folder)
+    assert ran == ["bags 00002", "captions 00002", "captions_summary", "plan"]
+    assert sorted(left) == sorted(DOWNSTREAM)
+
+
 def test_removed_video_touches_one_shard(folder):
     set_path(folder, "v3", "")
     ran, left = settle(folder)
@@ -186,23 +200,34 @@ def test_plan_that_finds_nothing_new_runs_alone(folder):
         ({"report": {"title": "Other"}}, ["settings report", "report"]),
         ({"run": {"probe_workers": 1, "encode": {"batch": 2, "threads": 1}}}, []),
         ({"run": {"train": {"processes_per_node": 2, "save_every": 7, "backend": "gloo"}}}, []),
+        ({"run": {"train": {"nodes": 2, "gpus_per_node": 1, "max_restarts": 0}}}, []),
+        ({"run": {"track_files_up_to": 100}}, []),
     ],
-    ids=["train", "evaluate", "report", "run", "run.train"],
+    ids=["train", "evaluate", "report", "run", "run.train", "nodes", "tracking"],
 )
 def test_changed_keys_reach_what_depends_on_them(folder, sections, expected):
     write_config(folder, **sections)
     assert sorted(snakemake(folder, "--dry-run").jobs) == sorted(expected)
 
 
-def test_changed_sections_of_the_data_reach_what_depends_on_them(folder):
-    shards = ("00000", "00001", "00002")
-    write_config(folder, bags={"bag_size": 3})
-    bags = [f"bags {shard}" for shard in shards]
-    expected = ["settings bags", *bags, *DOWNSTREAM]
-    assert sorted(snakemake(folder, "--dry-run").jobs) == sorted(expected)
-    write_config(folder, encode={"seed": 1})
-    encode = [f"encode {shard}" for shard in shards]
-    expected = ["settings encode", "rejected", *encode, *bags, *DOWNSTREAM]
+@pytest.mark.parametrize(
+    ("sections", "rules"),
+    [
+        ({"manifest": {"min_seconds": 0.5}}, ["manifest", "rejected", "encode", "bags"]),
+        ({"captions": {"offset_seconds": 0.5}}, ["captions", "captions_summary", "bags"]),
+        ({"encode": {"seed": 1}}, ["encode", "rejected", "bags"]),
+        ({"encode": {"sampling": {"tail": "drop"}}}, ["encode", "rejected", "bags"]),
+        ({"vocabulary": {"min_count": 2}}, ["vocabulary", "bags"]),
+        ({"bags": {"bag_size": 3}}, ["bags"]),
+        ({"bags": {"bag_window_seconds": 1.0}}, ["bags"]),
+    ],
+    ids=["manifest", "captions", "encode", "recipe", "vocabulary", "bag_size", "bag_window"],
+)
+def test_changed_keys_of_the_data_reach_every_shard(folder, sections, rules):
+    write_config(folder, **sections)
+    jobs = [f"{rule} {shard}" for rule in rules if rule in PER_SHARD for shard in SHARDS]
+    once = [rule for rule in rules if rule not in PER_SHARD]
+    expected = [f"settings {next(iter(sections))}", *jobs, *once, *DOWNSTREAM]
     assert sorted(snakemake(folder, "--dry-run").jobs) == sorted(expected)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -157,3 +158,22 @@ def test_settings_are_frozen_as_they_stand_in_the_config(tmp_path):
     encode = json.loads((folder / "results/settings/encode.json").read_text(encoding="utf-8"))
     assert encode["frame_size"] == 32
     assert encode["sampling"]["frames"] == 4
+
+
+CONDA = """#!/bin/sh
+case "$1" in
+info) echo '{"conda_prefix": "/opt/conda", "conda_version": "25.1.0", "platform": "linux-64"}';;
+config) echo '{"get": {"channel_priority": "strict"}}';;
+*) echo "conda 25.1.0";;
+esac
+"""
+
+
+@pytest.mark.workflow
+def test_one_conda_environment_serves_every_rule(data, tmp_path, monkeypatch):
+    (tmp_path / "conda").write_text(CONDA)
+    (tmp_path / "conda").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    run = snakemake(data, "--sdm", "conda", "--dry-run")
+    assert {"plan", "train", "report"} <= set(run.jobs)
+    assert run.text.count("Conda environment") == run.text.count("environment.yml") == 1

@@ -199,3 +199,8 @@ def make_data(folder: Path) -> Path:
 def copy_of(base: Path, folder: Path) -> Path:
     """A copy with the same modification times and the same memory of what ran."""
     return Path(shutil.copytree(base, folder, symlinks=True))
+
+
+def checkpoints(folder: Path) -> set[Path]:
+    """What trainings have saved so far."""
+    return set((folder / "results/train").glob("*/step-*"))

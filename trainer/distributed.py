@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,9 +133,13 @@ class World:
             return result
         rank = next(index for index, text in enumerate(faults) if text)
         everywhere = all(text == faults[0] for text in faults)
-        return self.fail(
-            faults[rank] if everywhere else f"{doing} failed on rank {rank}: {faults[rank]}"
-        )
+        if everywhere:
+            return self.fail(faults[rank])
+        return self.fail(f"{doing} failed on {self.name_of(rank)}: {faults[rank]}")
+
+    def name_of(self, rank: int) -> str:
+        """Which rank on which machine, for a fault that all ranks know."""
+        return f"rank {rank} on {self.gather_texts(socket.gethostname())[rank]}"
 
     def fail(self, message: str) -> NoReturn:
         """End all ranks for a reason that all of them know; rank 0 says it. Raises `ValueError`."""

@@ -97,7 +97,11 @@ def _check_in_step(world: World, positions_W: list[tuple[int, int]]) -> None:
 def check_same_setup(world: World, identity: dict, feature_dim: int) -> None:
     """Settings, data and dimensions must be the same on all ranks; the odd rank is named."""
     digest = int(digest_of([identity, feature_dim])[:15], 16)
-    _check_equal(world, digest, "has other settings or bag files than rank 0")
+    _check_equal(
+        world,
+        digest,
+        "has other settings or bag files than rank 0: every node must see the same shared folder",
+    )
 
 
 def check_same_weights(world: World, model: TwoTowers) -> None:
@@ -109,4 +113,4 @@ def _check_equal(world: World, value: int, fault: str) -> None:
     values_W = world.gather_integers([value])[:, 0]
     odd = np.flatnonzero(values_W != values_W[0])
     if len(odd):
-        world.fail(f"rank {odd[0]} {fault}")
+        world.fail(f"{world.name_of(odd[0])} {fault}")

@@ -1,0 +1,258 @@
+"""The workflow on a real Slurm: what is asked of it, and what it does to a training.
+
+One cluster of two nodes runs on this machine (tests/slurm/local_slurm.py); one data set is shared.
+Jobs go through Snakemake's executor with the project's own profile, as a user sends them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.local_slurm import LocalSlurm, missing_programs
+from tests.workflow_runs import (
+    ROOT,
+    Run,
+    checkpoints,
+    copy_of,
+    interrupt,
+    make_data,
+    snakemake,
+    stage_processes,
+    start,
+    write_config,
+)
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.workflow,
+    pytest.mark.skipif(
+        bool(missing_programs()),
+        reason=f"no {', '.join(missing_programs())}: apt-get install -y slurm-wlm munge",
+    ),
+]
+
+README = (ROOT / "config/README.md").read_text(encoding="utf-8")
+MODEL = "results/train/model.pt"
+# The profile as it is, but with short waits: nothing is shared over a network here.
+PROFILE = [
+    "--profile", str(ROOT / "workflow/profiles/slurm"),
+    "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5",
+]  # fmt: skip
+TWO_NODES = {"nodes": 2, "processes_per_node": 2, "gpus_per_node": 2, "backend": "gloo"}
+_SUBMITTED = re.compile(r"submitted with SLURM jobid (\d+) \(log: \S*/rule_(\w+?)/")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[LocalSlurm]:
+    """The cluster, spoken to by everything that these tests start."""
+    slurm = LocalSlurm(folder=tmp_path_factory.mktemp("slurm"))
+    slurm.start()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in slurm.environment().items():
+            patch.setenv(name, value)
+        try:
+            yield slurm
+        finally:
+            slurm.stop()
+
+
+@pytest.fixture(scope="module")
+def sent(cluster, tmp_path_factory) -> tuple[Path, Run]:
+    """One whole run through the executor, training on 2 nodes × 2 ranks. Copy it, please."""
+    folder = make_data(tmp_path_factory.mktemp("sent") / "base")
+    write_settings(folder, epochs=10)
+    return folder, snakemake(folder, *PROFILE)
+
+
+@pytest.fixture
+def folder(sent, tmp_path) -> Path:
+    """A copy of that run in which nothing has been trained."""
+    copy = copy_of(sent[0], tmp_path / "run")
+    shutil.rmtree(copy / "results/train")
+    return copy
+
+
+def write_settings(folder: Path, *, epochs: int, **train: object) -> None:
+    """One shard of five videos, four of which fill a step: one for each rank."""
+    write_config(
+        folder,
+        plan={"videos_per_shard": 5},
+        train={"epochs": epochs, "clips_per_video": 2},
+        run={"train": {**TWO_NODES, "save_every": 5, **train}},
+    )
+
+
+def jobs_of_rule(text: str, rule: str) -> list[str]:
+    """The Slurm jobs that a run sent for a rule, oldest first."""
+    return [number for number, name in _SUBMITTED.findall(text) if name == rule]
+
+
+def ended(cluster: LocalSlurm) -> dict[str, str]:
+    """Job to how it ended."""
+    return {job["JobId"]: job["JobState"] for job in cluster.ended_jobs()}
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Step to training loss, as the metrics tell."""
+    lines = (folder / "results/train/metrics.jsonl").read_text().splitlines()
+    return {entry["step"]: entry["loss"] for entry in map(json.loads, lines) if "loss" in entry}
+
+
+def wait_until(done: Callable[[], object], what: str, *, seconds: float = 90) -> None:
+    """Wait for something that must happen."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+
+
+def wait_for_training(folder: Path, known: set[Path], run: subprocess.Popen) -> None:
+    """Wait until ranks have saved something new."""
+
+    def saved() -> bool:
+        assert run.poll() is None, (folder / "run.txt").read_text()
+        return bool(checkpoints(folder) - known)
+
+    wait_until(saved, "a checkpoint")
+
+
+def steps_said(log: str) -> list[int]:
+    """The steps of a training's log."""
+    return [int(step) for step in re.findall(r"INFO step (\d+) ", log)]
+
+
+def test_every_stage_goes_to_its_partition_and_training_to_both_nodes(cluster, sent):
+    _, run = sent
+    ended = {job["JobId"]: job for job in cluster.ended_jobs()}
+    facts = {rule: ended[number] for number, rule in _SUBMITTED.findall(run.text)}
+    partitions = {rule: job["Partition"] for rule, job in facts.items()}
+    assert partitions == {
+        "manifest": "cpu", "captions": "cpu", "vocabulary": "cpu", "bags": "cpu", "report": "cpu",
+        "evaluate": "cpu", "encode": "gpu", "train": "gpu",
+    }  # fmt: skip
+    assert {job["JobState"] for job in facts.values()} == {"COMPLETED"}
+    assert all(job["NodeCnt"] == "1" for rule, job in facts.items() if rule != "train")
+    train = facts["train"]
+    assert (train["NodeList"], train["NodeCnt"], train["ProcCnt"]) == ("n[1-2]", "2", "4")
+    asked = cluster.ask(["scontrol", "show", "job", train["JobId"]])
+    assert "TresPerNode=gres:gpu:2" in asked
+    assert "gpu:1" in cluster.ask(["scontrol", "show", "job", facts["encode"]["JobId"]])
+
+
+def test_two_nodes_with_two_ranks_train_as_four_ranks_here(sent, folder):
+    log = (sent[0] / "logs/train/train.log").read_text()
+    assert "on each of 4 ranks" in log
+    write_settings(folder, epochs=10, nodes=1, processes_per_node=4)
+    snakemake(folder, MODEL)
+    assert "on each of 4 ranks" in (folder / "logs/train/train.log").read_text()
+    there, here = losses(sent[0]), losses(folder)
+    assert sorted(there) == sorted(here) == list(range(1, 11))
+    assert here[10] == pytest.approx(there[10], rel=1e-6)
+    assert here[10] < here[1]
+
+
+def test_killed_rank_fails_the_job_within_seconds_and_the_retry_goes_on(cluster, folder):
+    write_settings(folder, epochs=200)
+    run = start(folder, *PROFILE, MODEL)
+    try:
+        wait_for_training(folder, set(), run)
+        (first,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        os.kill(stage_processes(folder, "trainer.train")[0], signal.SIGKILL)
+        killed = time.monotonic()
+        wait_until(lambda: first in ended(cluster), "the end of the job", seconds=60)
+        assert time.monotonic() - killed < 20
+        assert run.wait(timeout=150) == 0, (folder / "run.txt").read_text()
+    finally:
+        run.kill()
+    jobs = jobs_of_rule((folder / "run.txt").read_text(), "train")
+    assert [ended(cluster)[job] for job in jobs] == ["FAILED", "COMPLETED"]
+    steps = steps_said((folder / "logs/train/train.log").read_text())
+    assert steps[0] > 1, "the retry began again"
+    assert steps[-1] == 200
+    assert list(losses(folder)) == list(range(1, 201))
+
+
+def test_stop_signal_saves_the_next_run_goes_on_and_ctrl_c_cancels(cluster, folder):
+    """TERM is what preemption sends, and the profile's `--signal` before the time limit."""
+    write_settings(folder, epochs=2000)
+    run = start(folder, *PROFILE, MODEL)
+    try:
+        wait_for_training(folder, set(), run)
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        cluster.ask(["scancel", "--signal=TERM", job])
+        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
+        assert ended(cluster)[job] == "FAILED"
+        assert interrupt(run) != 0
+        log = (folder / "logs/train/train.log").read_text()
+        (saved,) = re.findall(r"told to stop: saved step (\d+) of 2000", log)
+        run = start(folder, *PROFILE, MODEL)
+        wait_for_training(folder, checkpoints(folder), run)
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        assert interrupt(run) != 0
+        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
+    finally:
+        run.kill()
+    assert ended(cluster)[job] == "CANCELLED"
+    assert steps_said((folder / "logs/train/train.log").read_text())[0] == int(saved) + 1
+    wait_until(lambda: not stage_processes(folder, "trainer.train"), "the end of the ranks")
+    assert not (folder / MODEL).exists()
+
+
+def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch):
+    write_settings(folder, epochs=150)
+    snakemake(folder, "results/settings/train.json")
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", README, re.DOTALL)
+    smaller = [
+        ("gres=gpu:8", "gres=gpu:2"), ("cpus-per-task=32", "cpus-per-task=2"),
+        ("--processes 8", "--processes 2"), ("--threads 32", "--threads 2"),
+        ("--backend auto", "--backend gloo"), ("--save-every 500", "--save-every 5"),
+        ("--log-every 50", "--log-every 1"),
+    ]  # fmt: skip
+    for here, there in smaller:
+        assert here in script
+        script = script.replace(here, there)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (folder / "train.sh").write_text(script)
+    job = cluster.ask(["sbatch", "--parsable", "--chdir", str(folder), str(folder / "train.sh")])
+    wait_until(lambda: checkpoints(folder), "a checkpoint")
+    cluster.ask(["scancel", "--signal=TERM", job])
+    wait_until((folder / MODEL).exists, f"the model of job {job}")
+    wait_until(lambda: not cluster.ask(["squeue", "-h", "-j", job]), "the end of the job")
+    output = (folder / f"slurm-{job}.out").read_text()
+    (saved,) = re.findall(r"told to stop: saved step (\d+) of 150", output)
+    assert next(step for step in steps_said(output) if step > int(saved)) == int(saved) + 1
+    assert steps_said(output).count(1) == 1
+    assert "on each of 4 ranks" in output
+    assert list(losses(folder)) == list(range(1, 151))
+
+
+def test_unknown_partition_is_named_at_once(cluster, folder):
+    words = ["--set-resources", "train:slurm_partition=nowhere", "--retries", "0"]
+    run = snakemake(folder, *PROFILE, *words, MODEL, status=1)
+    assert "invalid partition specified: nowhere" in run.text
+    assert jobs_of_rule(run.text, "train") == []
+
+
+def test_more_nodes_than_the_partition_has_wait_and_squeue_says_why(cluster, folder):
+    write_settings(folder, epochs=1, nodes=3)
+    run = start(folder, *PROFILE, MODEL)
+    try:
+        wait_until(lambda: jobs_of_rule((folder / "run.txt").read_text(), "train"), "a job")
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        reason = ["squeue", "-h", "-j", job, "-o", "%r"]
+        wait_until(lambda: cluster.ask(reason).startswith("Partition"), "the reason")
+        interrupt(run)
+        wait_until(lambda: job in ended(cluster), "the end of the job")
+    finally:
+        run.kill()
+    assert ended(cluster)[job] == "CANCELLED"
