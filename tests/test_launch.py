@@ -187,10 +187,14 @@ def test_a_signal_reaches_the_ranks_which_have_time_to_save(tmp_path, number):
 TWO_AGENTS = """
 import sys
 from trainer import distributed
-world = distributed.start("gloo", 60)
-ranks = world.gather_integers([world.rank])[:, 0].tolist()
-open(f"{sys.argv[1]}/{world.rank}", "w").write(f"{world.size} {ranks}")
-distributed.stop(world)
+
+def main():
+    world = distributed.start("gloo", 60)
+    ranks = world.gather_integers([world.rank])[:, 0].tolist()
+    open(f"{sys.argv[1]}/{world.rank}", "w").write(f"{world.size} {ranks}")
+    distributed.stop(world)
+
+main()
 """
 
 
