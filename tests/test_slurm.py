@@ -208,6 +208,10 @@ def test_stop_signal_saves_the_next_run_goes_on_and_ctrl_c_cancels(cluster, fold
     assert not (folder / MODEL).exists()
 
 
+@pytest.mark.skipif(
+    "BAGPIPE_SLURM_REQUEUE" not in os.environ,
+    reason="a requeued job may wait minutes before it starts: set BAGPIPE_SLURM_REQUEUE to see it",
+)
 def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch):
     write_settings(folder, epochs=150)
     snakemake(folder, "results/settings/train.json")
