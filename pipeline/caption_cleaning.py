@@ -79,8 +79,10 @@ def _clean_caption(
 ) -> Caption | None:
     start, end = (parse_time(value, seconds_per_unit) for value in (row.start, row.end))
     span = clean_span(start, end, offset_seconds, counts)
-    text = clean_text(row.text, counts) if span is not None else None
-    return Caption(row.video_id, *span, text) if text is not None else None
+    if span is None:
+        return None
+    text = clean_text(row.text, counts)
+    return None if text is None else Caption(row.video_id, *span, text)
 
 
 def parse_time(value: object, seconds_per_unit: float) -> float | None:

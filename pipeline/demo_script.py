@@ -85,8 +85,8 @@ def read_script(path: str | Path) -> dict[str, list[Step]]:
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             try:
-                times = float(row.pop("start")), float(row.pop("end"))
-                step = Step(row.pop("video_id"), *times, **row)
+                start, end = float(row.pop("start")), float(row.pop("end"))
+                step = Step(start=start, end=end, **row)
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path} is no script of the demo: {error}") from None
             known = {"colour": COLOURS, "shape": SHAPES, "motion": MOTIONS}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
+from typing import Any
 
 from pipeline.encoders.interface import load_encoder
 from pipeline.formats.manifest import ManifestRow
@@ -27,9 +28,7 @@ ANY_VIDEO = ManifestSettings(min_seconds=0.0, max_seconds=1e9, timeout_seconds=6
 log = logging.getLogger(__name__)
 
 
-def encode_table(
-    options: argparse.Namespace, *, device: str, compiled: bool, **how: object
-) -> None:
+def encode_table(options: argparse.Namespace, *, device: str, compiled: bool, **how: Any) -> None:
     """Encode the table `options.videos` into the folder `options.output`; `how` as `encode_rows`.
 
     Raises:

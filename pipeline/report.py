@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
-from collections import Counter
 from pathlib import Path
 
 from markupsafe import Markup
@@ -86,12 +85,13 @@ def training_speed(steps: list[dict]) -> str:
 
 def parts_of_steps(steps: list[dict]) -> list[tuple[str, float]]:
     """The parts that took most of the steps' time, with their sums in seconds, longest first."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = {}
     for step in steps:
         for key, seconds in step.items():
             if key.startswith(PART) and seconds:
-                sums[key.removeprefix(PART)] += seconds
-    return sums.most_common(NUM_PARTS)
+                name = key.removeprefix(PART)
+                sums[name] = sums.get(name, 0.0) + seconds
+    return sorted(sums.items(), key=lambda item: -item[1])[:NUM_PARTS]
 
 
 def draw_charts(facts: Facts) -> dict[str, str]:

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable
 from html import escape
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 INK, LINE, FIRST, SECOND = "#010101", "#020202", "#030303", "#040404"
 _CSS = {INK: "currentColor", LINE: "var(--line)", FIRST: "var(--first)", SECOND: "var(--second)"}
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "bagpipe",
     "font.size": 10,
@@ -122,8 +123,8 @@ def recalls(name: str, groups: dict[str, dict[str, float]], chance: dict[str, fl
             axes.bar_label(bars, fmt="%.0f", color=INK, fontsize=9, padding=1)
         for i, k in enumerate(ks):
             level = [100 * chance[k]] * 2
-            label = "chance" if i == 0 else None
-            axes.plot([i - 0.45, i + 0.45], level, color=INK, linestyle=":", label=label)
+            name = "chance" if i == 0 else None  # once in the legend
+            axes.plot([i - 0.45, i + 0.45], level, color=INK, linestyle=":", label=name)
         axes.set(title="Retrieval on held-out clips", ylabel="found (% of queries)", ylim=(0, 112))
         axes.set_xticks(range(len(ks)), [f"among first {k[2:]}" for k in ks])
         axes.set_yticks(range(0, 101, 20))

@@ -117,10 +117,10 @@ class FeatureStore:
 
     def _from_previous(self, video_id: str) -> EncodedVideo | None:
         row = self.previous_rows.get(video_id)
-        features = None if row is None else self._read_verified(row)
-        if features is None:
+        if row is None:
             return None
-        return EncodedVideo(facts=_facts(row), features=features)
+        features = self._read_verified(row)
+        return None if features is None else EncodedVideo(facts=_facts(row), features=features)
 
     def _read_previous(self, index_name: str) -> list[IndexRow]:
         """The last run's index; nothing if there was none with this recipe."""

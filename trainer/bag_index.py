@@ -134,11 +134,16 @@ class BagIndex:
     def clip_facts(self, clips_B: np.ndarray) -> ClipFacts:
         """Look clips up; their order is kept."""
         shard_B = np.searchsorted(self._clips, clips_B, side="right") - 1
+        count = len(clips_B)
         facts = ClipFacts(
-            shard_B,
-            *(np.zeros(len(clips_B), t) for t in ("i8", "f8", "f8")),
-            np.full((len(clips_B), self.bag_size), -1, np.int64),
-            *(np.zeros(len(clips_B), "i8") for _ in range(3)),
+            shard_B=shard_B,
+            video_B=np.zeros(count, np.int64),
+            start_B=np.zeros(count, np.float64),
+            stop_B=np.zeros(count, np.float64),
+            captions_BA=np.full((count, self.bag_size), -1, np.int64),
+            feature_offset_B=np.zeros(count, np.int64),
+            feature_start_B=np.zeros(count, np.int64),
+            feature_count_B=np.zeros(count, np.int64),
         )
         for shard in np.unique(shard_B).tolist():
             here = np.flatnonzero(shard_B == shard)

@@ -99,8 +99,9 @@ def untrained(model: TwoTowers) -> TwoTowers:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(model.settings.seed)
         for module in fresh.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()
+            reset = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
     return fresh.eval()
 
 

@@ -14,7 +14,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,17 +74,16 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch with what the towers need on `device`."""
-        move = {"device": device, "non_blocking": True}
         return replace(
             self,
-            features_BTF=self.features_BTF.to(**move),
-            mask_BT=self.mask_BT.to(**move),
-            words=CaptionWords(*(part.to(**move) for part in self.words)),
+            features_BTF=self.features_BTF.to(device, non_blocking=True),
+            mask_BT=self.mask_BT.to(device, non_blocking=True),
+            words=CaptionWords(*(part.to(device, non_blocking=True) for part in self.words)),
         )
 
     def pin_memory(self) -> Batch:
         """The same batch in memory from which a GPU copies without waiting."""
-        pinned = {}
+        pinned: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, torch.Tensor):
@@ -102,7 +103,7 @@ class FeatureReader:
     """Reads feature rows from shards, of which it keeps the last few open."""
 
     def __init__(self) -> None:
-        self._files: OrderedDict[Path, object] = OrderedDict()
+        self._files: OrderedDict[Path, FileIO] = OrderedDict()
 
     def read(self, tar: Path, offset: int, dim: int, start: int, count: int) -> np.ndarray:
         """Rows [start, start + count) of a video: [count, F] float16; raises `ValueError`."""
@@ -234,7 +235,7 @@ def load_steps(
         yield batch
 
 
-def _as_it_is(batch: Batch | Fault) -> Batch | Fault:
+def _as_it_is(batch: Any) -> Any:
     return batch
 
 
@@ -322,7 +323,8 @@ def _features(
     longest = int(facts.feature_count_B.max(initial=1))
     mask_BT = np.arange(longest) < facts.feature_count_B[:, None]
     features_BTF = np.zeros((*mask_BT.shape, index.feature_dim), np.float16)
-    reader, faults = _reader(), {}
+    reader = _reader()
+    faults: dict[int, str] = {}
     for clip, (shard, offset, start, count) in enumerate(facts.places()):
         tar, video = index.shards[shard].tar, int(facts.video_B[clip])
         try:

@@ -105,10 +105,11 @@ class World:
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """Rank 0's bytes on every rank; the others' argument is ignored."""
+        own = data if self.first and data is not None else b""
         if self.size == 1:
-            return data
-        length = self.gather_integers([len(data) if self.first else 0])[0, 0]
-        buffer = bytearray(data) if self.first else bytearray(int(length))
+            return own
+        length = self.gather_integers([len(own)])[0, 0]
+        buffer = bytearray(own) if self.first else bytearray(int(length))
         tensor = torch.frombuffer(buffer or bytearray(1), dtype=torch.uint8)
         with self.exchange("broadcasting"):
             dist.broadcast(tensor, src=0, group=self.cpu_group)
@@ -123,7 +124,7 @@ class World:
 
         Without this, a fault on one rank would leave the others waiting for it.
         """
-        result, fault = None, ""
+        fault = ""
         try:
             result = work()
         except (ValueError, OSError) as error:
@@ -260,9 +261,9 @@ def parallel(
     return wrapped
 
 
-def count_exchanges(model: nn.Module) -> list[int]:
+def count_exchanges(model: nn.parallel.DistributedDataParallel) -> list[int]:
     """A list that gets the number of gradients in each of the coming exchanges between ranks."""
-    sent = []
+    sent: list[int] = []
 
     def hook(_, bucket):  # DDP refuses annotations that are texts, as all are here
         sent.append(bucket.buffer().numel())
@@ -291,8 +292,9 @@ def exchange_rate(world: World, megabytes: int, repeats: int = 5) -> float:
 
 def without_exchange(model: nn.Module) -> AbstractContextManager:
     """Forward and backward passes inside only add to this rank's gradients."""
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
-    return model.no_sync() if wrapped else nullcontext()
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return model.no_sync()
+    return nullcontext()
 
 
 @contextmanager

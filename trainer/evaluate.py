@@ -85,7 +85,7 @@ def measure_baseline(
     settings: EvaluateSettings, model: TwoTowers, content: dict, pairs: list[Pair], shards: Path
 ) -> dict:
     """The same test without anything learned here."""
-    if settings.baseline_weights is None:
+    if settings.baseline_weights is None or settings.baseline_words is None:
         ranks = rank_model(untrained(model), pairs, shards)
         name = "a random projection of the frozen features and of the words"
         return {"name": name, "seed": model.settings.seed, **ranks.summary()}
@@ -103,7 +103,6 @@ def describe_test(
     name: str, settings: ProtocolSettings, protocol: Protocol, recipe: Recipe
 ) -> dict:
     """What the numbers rest on, so that they can be compared with others."""
-    listed = settings.clips is not None
     seconds = recipe.sampling.frames / recipe.sampling.frame_rate
     spread = (
         f"{settings.num_windows} windows of {seconds:g} s, spread evenly over the clip, averaged"
@@ -113,8 +112,8 @@ def describe_test(
         "format": FORMAT,
         "protocol": {
             "name": name,
-            "clips": settings.clips if listed else "validation split",
-            "sha256": sha256_of_file(settings.clips) if listed else None,
+            "clips": settings.clips or "validation split",
+            "sha256": sha256_of_file(settings.clips) if settings.clips else None,
             "num_windows": settings.num_windows,
             "windows": spread if settings.num_windows else pooled,
             "published_pairs": PUBLISHED_PAIRS.get(name),

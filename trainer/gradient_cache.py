@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -62,7 +63,7 @@ class GradientCache:
         self,
         model: nn.Module,
         parallel: nn.Module,
-        inputs: Callable[[object, Range], tuple],
+        inputs: Callable[[Any, Range], tuple],
         *,
         chunk: int,
         context: Callable[[], AbstractContextManager],
@@ -74,7 +75,7 @@ class GradientCache:
 
     def step(
         self,
-        batch: object,
+        batch: Any,
         num_clips: int,
         num_captions: int,
         loss_of: Loss,
@@ -100,7 +101,7 @@ class GradientCache:
         total.backward()
         return loss.detach()
 
-    def _embed(self, batch: object, num_clips: int, num_captions: int):
+    def _embed(self, batch: Any, num_clips: int, num_captions: int):
         """All embeddings without a graph; a chunk that does not fit into memory is halved."""
         while True:
             pieces, parts = [], []

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.raised = False
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopFlag:
         for number in (signal.SIGTERM, signal.SIGUSR1):

@@ -29,7 +29,7 @@ def choose_workers(asked: int | str, world: World) -> int:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cores = usable_cores()
     computing = 1 if world.device.type == "cuda" else torch.get_num_threads()
-    if asked == "auto":
+    if isinstance(asked, str):
         found = max(0, min(MOST_WORKERS, cores // ranks - computing))
         if world.first:
             logger.info("run.train.workers auto: %d on %d cores for %d ranks", found, cores, ranks)

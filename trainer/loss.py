@@ -82,10 +82,10 @@ def mil_nce_loss(
     world = world or World.alone(clips_BD.device.type)
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction is {reduction!r}, allowed: 'mean', 'none'")
-    bag_idx_BA = bag_idx_BA.detach().cpu().numpy()
-    check_input(clips_BD, captions_ND, bag_idx_BA, temperature)
+    bags = bag_idx_BA.detach().cpu().numpy()
+    check_input(clips_BD, captions_ND, bags, temperature)
     plan = make_plan(
-        bag_idx_BA, len(captions_ND), excluded_E2, counts_W3, past, world,
+        bags, len(captions_ND), excluded_E2, counts_W3, past, world,
         device=clips_BD.device, tile=tile, symmetric=symmetric, positive_weight=positive_weight,
         reduction=reduction,
     )  # fmt: skip
@@ -118,10 +118,10 @@ class _MilNce(torch.autograd.Function):
         )  # fmt: skip
         if plan.symmetric and plan.captions is not None:
             columns_N, _, _ = log_sums(captions_ND, all_clips, plan.captions, safe=safe)
-        if plan.past_captions:
+        if past is not None and plan.past_captions:
             more_B, _, _ = log_sums(clips_BD, past.captions_MD, plan.past_captions, safe=safe)
             rows_B = torch.logaddexp(rows_B, more_B)
-        if plan.past_clips:
+        if past is not None and plan.past_clips:
             past_clips = past.clips_MD * scale
             more_N, _, _ = log_sums(captions_ND, past_clips, plan.past_clips, safe=safe)
             columns_N = torch.logaddexp(columns_N, more_N)
@@ -220,6 +220,7 @@ def _of_bags(values_P: torch.Tensor, plan: Plan) -> torch.Tensor:
 
 def _of_captions(weights_B: Weights, plan: Plan, num_captions: int) -> Weights:
     """For each own caption the sum of the weights of the clips whose bag holds it: [N]."""
+    assert weights_B.sign is not None
     values_P = weights_B.log[plan.clip_P]
     k_P = plan.caption_P
     peak_N = values_P.new_full((num_captions,), -inf).scatter_reduce(
@@ -233,7 +234,7 @@ def _of_captions(weights_B: Weights, plan: Plan, num_captions: int) -> Weights:
 
 
 def _gathered(weights: Weights | None, world: World, counts: list[int]) -> Weights | None:
-    if weights is None:
+    if weights is None or weights.sign is None:
         return None
     both = world.gather_rows(torch.stack([weights.log, weights.sign], dim=1), counts)
     return Weights(both[:, 0].contiguous(), both[:, 1].contiguous())

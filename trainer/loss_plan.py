@@ -6,7 +6,9 @@ entries of a memory bank, D numbers of an embedding, W ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -87,22 +89,20 @@ def make_plan(
     i_P, slot_P = np.nonzero(filled_BA)
     k_P = bag_idx_BA[i_P, slot_P].astype(np.int64)
     i_E, k_E = _checked_exclusion(excluded_E2, all_clips, all_captions).T
-    cut = {"tile": tile, "device": device}
+    cut = partial(make_block, tile=tile, device=device)
     own_clips = (i_E >= first_clip) & (i_E < first_clip + len(bag_idx_BA))
-    clips = make_block(
+    clips = cut(
         (len(bag_idx_BA), all_captions),
         (i_P, k_P + first_caption),
         (i_E[own_clips] - first_clip, k_E[own_clips]),
-        **cut,
     )
     captions = None
     if world.size > 1:
         own_captions = (k_E >= first_caption) & (k_E < first_caption + num_captions)
-        captions = make_block(
+        captions = cut(
             (num_captions, all_clips),
             (k_P, i_P + first_clip),
             (k_E[own_captions] - first_caption, i_E[own_captions]),
-            **cut,
         )
     past_captions, past_clips = _past_blocks(past, len(bag_idx_BA), num_captions, cut)
     return Plan(
@@ -124,23 +124,27 @@ def make_plan(
     )
 
 
-def _past_blocks(past: Past | None, num_clips: int, num_captions: int, cut: dict):
+def _past_blocks(
+    past: Past | None, num_clips: int, num_captions: int, cut: Callable[..., Block]
+) -> tuple[Block | None, Block | None]:
     """The blocks of own clips × past captions and own captions × past clips, None where empty."""
     if past is None:
         return None, None
-    sides = (
-        (num_clips, past.captions_MD, past.excluded_captions_E2),
-        (num_captions, past.clips_MD, past.excluded_clips_E2),
-    )
-    return tuple(
-        make_block((rows, len(past_MD)), tuple(NO_PAIRS.T), tuple(excluded_E2.T), **cut)
-        if len(past_MD)
-        else None
-        for rows, past_MD, excluded_E2 in sides
+
+    def block(rows: int, past_MD: torch.Tensor, excluded_E2: np.ndarray) -> Block | None:
+        if not len(past_MD):
+            return None
+        return cut((rows, len(past_MD)), tuple(NO_PAIRS.T), tuple(excluded_E2.T))
+
+    return (
+        block(num_clips, past.captions_MD, past.excluded_captions_E2),
+        block(num_captions, past.clips_MD, past.excluded_clips_E2),
     )
 
 
-def _checked_exclusion(pairs_E2: np.ndarray | None, num_clips: int, num_captions: int):
+def _checked_exclusion(
+    pairs_E2: np.ndarray | None, num_clips: int, num_captions: int
+) -> np.ndarray:
     if pairs_E2 is None:
         return NO_PAIRS
     pairs_E2 = np.asarray(pairs_E2, np.int64)

@@ -64,7 +64,8 @@ class MetricsLog:
 
 def read_metrics(path: str | Path) -> list[dict]:
     """The entries of a metrics.jsonl up to the first broken line; none without a file."""
-    path, entries = Path(path), []
+    path = Path(path)
+    entries: list[dict] = []
     if not path.exists():
         return entries
     for line in path.read_text(encoding="utf-8").split("\n")[:-1]:

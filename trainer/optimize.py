@@ -16,7 +16,8 @@ WARMUP_FROM = 0.1
 def make_optimizer(model: TwoTowers, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices only: not on biases, word vectors or the temperature."""
     tables = {id(model.text.words.weight)}
-    decayed, free = [], []
+    decayed: list[torch.nn.Parameter] = []
+    free: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue

@@ -23,11 +23,10 @@ def tower_input(batch: Batch, part: Range | None, device: torch.device) -> Tower
     if part is not None:
         features_BTF, mask_BT = features_BTF[part.clips], mask_BT[part.clips]
         words = some_captions(words, np.arange(part.captions.start, part.captions.stop))
-    move = {"device": device, "non_blocking": True}
     return (
-        features_BTF.to(**move),
-        mask_BT.to(**move),
-        CaptionWords(*(value.to(**move) for value in words)),
+        features_BTF.to(device, non_blocking=True),
+        mask_BT.to(device, non_blocking=True),
+        CaptionWords(*(value.to(device, non_blocking=True) for value in words)),
     )
 
 

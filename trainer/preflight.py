@@ -61,8 +61,8 @@ def global_exclusion(
         return np.zeros((0, 2), np.int64)
     first_caption = int(counts_W3[: world.rank, 1].sum())
     bag_idx_BA = batch.bag_idx_BA + first_caption * (batch.bag_idx_BA >= 0)
-    clips = torch.cat([batch.clip_keys_B3, bag_idx_BA], dim=1)
-    clips = world.gather_rows(clips, counts_W3[:, 0].tolist()).numpy()
+    own = torch.cat([batch.clip_keys_B3, bag_idx_BA], dim=1)
+    clips = world.gather_rows(own, counts_W3[:, 0].tolist()).numpy()
     captions = world.gather_rows(batch.caption_keys_N4, counts_W3[:, 1].tolist()).numpy()
     return excluded_pairs(
         unpack_clips(clips[:, :3], clips[:, 3:]),

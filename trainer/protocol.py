@@ -185,9 +185,9 @@ def _validation_pairs(
             float(bags.clip_stop[clip]),
             " ".join(words[token_id] for token_id in ids),
         )
-        place = bags.feature_offset[video], bags.clip_feature_start[clip]
+        offset, start = int(bags.feature_offset[video]), int(bags.clip_feature_start[clip])
         count = int(bags.clip_feature_count[clip])
-        pair = Pair(row, ids, name, *(int(number) for number in place), count)
+        pair = Pair(row, ids, name, offset, start, count)
         if num_windows:
             pair = with_windows(pair, int(bags.feature_count[video]), recipe, num_windows)
         pairs.append(pair)

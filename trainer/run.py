@@ -57,10 +57,10 @@ class Run:
     bank: MemoryBank | None
     slow: TwoTowers | None
     """Slowly following copies of the towers that fill the bank."""
+    alarms: Alarms
     cache: GradientCache | None = None
     embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
     """This step's clips and captions, on their way to the bank."""
-    alarms: Alarms | None = None
     times: StepTimes = field(default_factory=StepTimes)
     machines: list[dict] = field(default_factory=list)
     """Versions and device of each rank."""

@@ -71,7 +71,7 @@ def find_clips(
         best = best_moments(query_D, shards, k)
     else:
         best = best_rows(query_D, [shard.vectors_CD for shard in shards], k)
-    hits = []
+    hits: list[dict] = []
     for one in best:
         shard, row = shards[one.place[0]], one.place[1]
         span = shard.video_ids[row], shard.starts[row], shard.ends[row]
@@ -96,7 +96,8 @@ def find_captions(opened: OpenModel, library: Library, video_id: str, at: float,
     shard = fresh_embeddings(opened, embedding_files(library.results, name))
     row = clip_at(shard, video_id, at)
     query_D = np.asarray(shard.vectors_CD[row])
-    best, total = [], 0
+    best: list[Scored] = []
+    total = 0
     for number, other in enumerate(library.names):
         bags = read_bags(library.results / f"bags/{other}.npz")
         total += bags.num_captions

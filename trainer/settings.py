@@ -197,12 +197,12 @@ class EvaluateSettings:
 
     def protocol(self, name: str) -> ProtocolSettings:
         """The test of that name; an unknown one raises `ValueError`."""
-        known = [key for key, value in self.protocols.items() if value is not None]
+        known = {key: value for key, value in self.protocols.items() if value is not None}
         if name not in known:
             raise ValueError(
                 f"protocol {name!r} is not in evaluate.protocols: {', '.join(known) or 'none'}"
             )
-        return self.protocols[name]
+        return known[name]
 
 
 SECTIONS = {

@@ -187,6 +187,7 @@ def _fill_bank(run: Run, batch: Batch, header: Header) -> None:
     """Push the step's embeddings: the towers' own, or those of their slow copies."""
     if run.bank is None:
         return
+    assert run.embeddings is not None  # of this step
     clips_BD, captions_ND = run.embeddings
     if run.slow is not None:
         with _precision(run):
@@ -204,5 +205,5 @@ def follow(slow: TwoTowers, model: TwoTowers, momentum: float) -> None:
     """
     for mine, theirs in zip(slow.parameters(), model.parameters(), strict=True):
         mine.lerp_(theirs, 1 - momentum)
-    for mine, theirs in zip(slow.buffers(), model.buffers(), strict=True):
-        mine.copy_(theirs)
+    for kept, new in zip(slow.buffers(), model.buffers(), strict=True):
+        kept.copy_(new)

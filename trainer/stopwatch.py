@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 
@@ -23,6 +24,9 @@ is for the slowest rank before a step; `data` for the loader."""
 BESIDE = ("validate", "save")
 """Between steps."""
 
+Moment: TypeAlias = "float | torch.cuda.Event"
+"""On the CPU's clock, or on a GPU's."""
+
 
 class Stopwatch:
     """Seconds of each part since the last summary."""
@@ -30,7 +34,7 @@ class Stopwatch:
     def __init__(self, device: str | torch.device = "cpu") -> None:
         self._cuda = torch.device(device).type == "cuda"
         self._open: list[str] = []
-        self._moments: list[tuple[float | torch.cuda.Event, str]] = []
+        self._moments: list[tuple[Moment, str]] = []
         self._wall: list[tuple[float, float]] = []
         self._now(OTHER)
 
@@ -77,24 +81,32 @@ class Stopwatch:
             torch.cuda.synchronize()
         seconds: dict[str, float] = {}
         for (start, name), (stop, _) in pairwise(moments):
-            took = start.elapsed_time(stop) / 1000 if self._cuda else stop - start
-            seconds[name] = seconds.get(name, 0.0) + took
+            seconds[name] = seconds.get(name, 0.0) + _between(start, stop)
         return seconds
 
     def _now(self, name: str) -> None:
         """From now on, time is `name`'s."""
+        moment: Moment = time.perf_counter()
         if self._cuda:
             moment = torch.cuda.Event(enable_timing=True)
             moment.record()
-        else:
-            moment = time.perf_counter()
         self._moments.append((moment, name))
+
+
+def _between(start: Moment, stop: Moment) -> float:
+    """Seconds from one moment to the other, both of one clock."""
+    if isinstance(start, float):
+        assert isinstance(stop, float)
+        return stop - start
+    assert not isinstance(stop, float)
+    return start.elapsed_time(stop) / 1000
 
 
 def watch_towers(model: torch.nn.Module, watch: Stopwatch) -> None:
     """Have the two towers' forward passes count as `video` and `text`."""
     for name in ("video", "text"):
-        tower, opened = getattr(model, name), []
+        tower = getattr(model, name)
+        opened: list[AbstractContextManager] = []
 
         def begin(_module, _inputs, name=name, opened=opened) -> None:
             opened.append(watch.part(name))

@@ -129,11 +129,11 @@ def log_sums(rows_XD, columns_YD, block: Block, *, safe: bool, with_columns: boo
         if safe:
             s_RS.exp_()
         _add(sums_X[tile.rows], s_RS, 1, safe)
-        if with_columns:
+        if sums_Y is not None:
             _add(sums_Y[tile.columns], s_RS, 0, safe)
     if safe:
         sums_X.log_()
-        sums_Y = sums_Y.log_() if with_columns else None
+        sums_Y = None if sums_Y is None else sums_Y.log_()
     return sums_X, sums_Y, s_P
 
 
@@ -160,12 +160,12 @@ def add_gradients(
 
     g = e^s (row weight + column weight) on negatives, `g_P` on positives, 0 on excluded pairs.
     """
-    linear = (_linear(row_weights), _linear(column_weights)) if safe else None
+    row_X, column_Y = (_linear(w) if safe else None for w in (row_weights, column_weights))
     work = rows_XD.new_empty(block.tile_shape[0] * block.tile_shape[1])
     for number, tile, s_RS in _similarities(rows_XD, columns_YD, block):
         other_RS = work[: s_RS.numel()].view(s_RS.shape)
         if safe:
-            g_RS = _weighed(s_RS.exp_(), other_RS, *linear, tile)
+            g_RS = _weighed(s_RS.exp_(), other_RS, row_X, column_Y, tile)
         else:
             g_RS = _weighed_logs(s_RS, other_RS, row_weights, column_weights, tile)
         rows_Q, columns_Q, _ = block.blocked.of_tile(number, tile)

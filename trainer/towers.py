@@ -53,7 +53,7 @@ class VideoTower(nn.Module):
         self.pool = pool
         self.attention = nn.Linear(feature_dim, 1) if pool == "attention" else None
         self.norm = make_norm(norm, feature_dim)
-        self.project = nn.Identity()
+        self.project: nn.Module = nn.Identity()
         if head == "projection":
             self.project = nn.Linear(feature_dim, embedding_dim)
 
@@ -65,7 +65,7 @@ class VideoTower(nn.Module):
         if self.pool == "max":
             lowest = torch.finfo(features_BTF.dtype).min
             return features_BTF.masked_fill(~mask_BT1, lowest).amax(dim=1)
-        if self.pool == "mean":
+        if self.attention is None:
             weights_BT1 = mask_BT1 / mask_BT1.sum(dim=1, keepdim=True).clamp(min=1)
         else:
             scores_BT1 = self.attention(features_BTF).float()
@@ -111,14 +111,16 @@ class TextTower(nn.Module):
                 captions.places_X, at_least_fp32(hidden_UH), captions.offsets_N, mode="max"
             )
         if self.padded_to is not None:
-            hidden_NH = self._with_padding(hidden_NH, captions)
+            hidden_NH = self._with_padding(hidden_NH, captions, self.padded_to)
         return self.fc2(self.norm(hidden_NH))
 
-    def _with_padding(self, hidden_NH: torch.Tensor, captions: CaptionWords) -> torch.Tensor:
-        """The max with fc1 of the padding's row, where a caption has padding."""
+    def _with_padding(
+        self, hidden_NH: torch.Tensor, captions: CaptionWords, length: int
+    ) -> torch.Tensor:
+        """The max with fc1 of the padding's row, where a caption has fewer words than `length`."""
         ends_N = torch.cat([captions.offsets_N[1:], captions.offsets_N.new_tensor(
             [len(captions.places_X)])])[: len(captions.offsets_N)]  # fmt: skip
-        short_N1 = (ends_N - captions.offsets_N < self.padded_to)[:, None]
+        short_N1 = (ends_N - captions.offsets_N < length)[:, None]
         padding_H = functional.relu(self.fc1(self.words.weight[0])).to(hidden_NH.dtype)
         return torch.where(short_N1, torch.maximum(hidden_NH, padding_H), hidden_NH)
 

@@ -61,6 +61,7 @@ def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
         for batch in timed(batches_of(run), watch):
             stopping = stop.raised or run.step == arguments.stop_at
             header = exchange_headers(run.world, run.step, batch, stop=stopping)
+            assert isinstance(batch, Batch)  # else the exchange has ended this process
             if header.unreadable:
                 run.quarantine.add(run.world, run.step, batch.unreadable)
             if header.stop:
@@ -109,12 +110,13 @@ def after_step(
     epoch, _ = run.data.schedule.epoch_of(run.step - 1)
     position = {"step": run.step, "epoch": epoch, "samples": run.samples}
     if run.step % arguments.log_every == 0 or last:
-        entry = position | run.meter.summary()
+        entry: dict = position | run.meter.summary()
         entry |= {
             "lr": run.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm,
             "temperature": float(torch.as_tensor(run.model.temperature).detach()),
         }
+        assert run.seen is not None  # a step went before
         entry |= spread(run.world, *run.seen) | run.times.line(run.world)
         entry["alarms"] = run.alarms.line(entry)
         if log:

@@ -39,7 +39,7 @@ class Watchdog:
 
     def _start(self) -> None:
         self._since = time.monotonic()
-        if self._seconds:
+        if self._seconds and sys.__stderr__ is not None:
             faulthandler.cancel_dump_traceback_later()
             faulthandler.dump_traceback_later(self._seconds, file=sys.__stderr__)
 

@@ -18,7 +18,7 @@ import gzip
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import torch
@@ -71,8 +71,9 @@ def read_vectors(path: Path, word_list: str | Path | None) -> Iterator[tuple[str
         return
     if kind not in ("bin", "txt", "vec"):
         raise ValueError(f"word_vectors {path} is neither .bin, .txt, .vec nor .npy")
+    read = _binary if kind == "bin" else _text
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        yield from _binary(file, path) if kind == "bin" else _text(file, path)
+        yield from read(cast("IO[bytes]", file), path)
 
 
 def read_word_list(path: str | Path) -> list[str]:

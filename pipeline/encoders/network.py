@@ -139,9 +139,9 @@ def prepared(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.
     module = module.eval().requires_grad_(False)
     module = module.to(device, torch.float32 if device.type == "cuda" else dtype)
     if any(isinstance(part, nn.Conv3d) for part in module.modules()):
-        return module.to(memory_format=torch.channels_last_3d)
+        return module.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     if any(isinstance(part, nn.Conv2d) for part in module.modules()):
-        return module.to(memory_format=torch.channels_last)
+        return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return module
 
 

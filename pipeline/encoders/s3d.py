@@ -10,6 +10,8 @@ Shapes: B clips, C channels, T frames, H and W pixels.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -62,11 +64,11 @@ class Convolution(nn.Module):
         else:
             space, space_padding = kernel, padding
         self.conv1 = nn.Conv3d(*channels, space, stride, space_padding, bias=False)
-        self.bn1 = nn.BatchNorm3d(channels[1])
+        self.bn1: nn.Module = nn.BatchNorm3d(channels[1])
         self.separable = separable
         if separable:
             self.conv2 = nn.Conv3d(channels[1], channels[1], time, 1, time_padding, bias=False)
-            self.bn2 = nn.BatchNorm3d(channels[1])
+            self.bn2: nn.Module = nn.BatchNorm3d(channels[1])
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         """[B, C, T, H, W] -> [B, C', T', H', W'], nowhere negative."""
@@ -77,8 +79,9 @@ class Convolution(nn.Module):
 
     def fold(self) -> None:
         """Move the batch norms' frozen statistics into the convolutions before them."""
-        self.conv1, self.bn1 = _folded(self.conv1, self.bn1), nn.Identity()
-        if self.separable:
+        if isinstance(self.bn1, nn.BatchNorm3d):
+            self.conv1, self.bn1 = _folded(self.conv1, self.bn1), nn.Identity()
+        if self.separable and isinstance(self.bn2, nn.BatchNorm3d):
             self.conv2, self.bn2 = _folded(self.conv2, self.bn2), nn.Identity()
 
 
@@ -107,12 +110,12 @@ class Inception(nn.Module):
     def __init__(self, channels: int, widths: tuple[int, int, int, int, int, int]):
         super().__init__()
         b0, b1_squeezed, b1, b2_squeezed, b2, b3 = widths
-        cube = {"kernel": (3, 3, 3), "padding": (1, 1, 1), "separable": True}
+        cube = partial(Convolution, kernel=(3, 3, 3), padding=(1, 1, 1), separable=True)
         self.conv_b0 = Convolution((channels, b0))
         self.conv_b1_a = Convolution((channels, b1_squeezed))
-        self.conv_b1_b = Convolution((b1_squeezed, b1), **cube)
+        self.conv_b1_b = cube((b1_squeezed, b1))
         self.conv_b2_a = Convolution((channels, b2_squeezed))
-        self.conv_b2_b = Convolution((b2_squeezed, b2), **cube)
+        self.conv_b2_b = cube((b2_squeezed, b2))
         self.conv_b3_b = Convolution((channels, b3))
         self.gating_b0 = Gating(b0)
         self.gating_b1 = Gating(b1)

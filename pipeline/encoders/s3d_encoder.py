@@ -48,11 +48,12 @@ class S3DEncoder:
         self.output, self.feature_dim = settings.output, network.feature_dim
         self.geometry = Geometry(frame_size=settings.frame_size, resize=None)
         self.device, self.dtype = device, DTYPES[settings.precision]
-        module: nn.Module = network.module.eval().requires_grad_(False)
+        plain = network.module.eval().requires_grad_(False)
+        assert isinstance(plain, S3D)
         if device.type == "cpu":
-            module = FoldedS3D(module, self.dtype)
+            module: nn.Module = FoldedS3D(plain, self.dtype)
         else:
-            module = prepared(module.fold(), device, self.dtype)
+            module = prepared(plain.fold(), device, self.dtype)
         # The CPU's form has nothing left to fuse, and one shape for each of its layers.
         self.module = torch.compile(module) if compiled and device.type == "cuda" else module
 

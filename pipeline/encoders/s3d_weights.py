@@ -114,7 +114,7 @@ def randomize(network: S3D, seed: int) -> None:
         elif isinstance(module, nn.BatchNorm3d):
             module.reset_parameters()
     for norm in _norms_before_gates(network):
-        nn.init.constant_(norm.weight, 2)
+        nn.init.constant_(norm.get_parameter("weight"), 2)
 
 
 def _draw(weight: Tensor, scale: float, generator: np.random.Generator) -> None:
@@ -125,13 +125,8 @@ def _draw(weight: Tensor, scale: float, generator: np.random.Generator) -> None:
         weight.copy_(torch.from_numpy(drawn))
 
 
-def _norms_before_gates(network: S3D) -> Iterator[nn.BatchNorm3d]:
+def _norms_before_gates(network: S3D) -> Iterator[nn.Module]:
     yield network.conv_2c.bn2
     for name in BLOCKS:
-        block = network.get_submodule(name)
-        yield from (
-            block.conv_b0.bn1,
-            block.conv_b1_b.bn2,
-            block.conv_b2_b.bn2,
-            block.conv_b3_b.bn1,
-        )
+        for norm in ("conv_b0.bn1", "conv_b1_b.bn2", "conv_b2_b.bn2", "conv_b3_b.bn1"):
+            yield network.get_submodule(f"{name}.{norm}")

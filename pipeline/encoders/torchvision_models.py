@@ -16,7 +16,6 @@ from torch import nn
 from pipeline.encoders.network import Network
 from pipeline.settings import EncodeSettings
 
-SCALED = (128, 171)
 MEAN, STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)
 HEADS = ("fc", "head", "classifier")
 """What torchvision calls the last layer."""
@@ -48,7 +47,7 @@ def torchvision_network(settings: EncodeSettings) -> Network:
         module=module,
         frame_size=settings.frame_size,
         # As large beside a crop of any size as 128×171 is beside 112.
-        resize=tuple(round(side * settings.frame_size / 112) for side in SCALED),
+        resize=(round(128 * settings.frame_size / 112), round(171 * settings.frame_size / 112)),
         mean=MEAN,
         std=STD,
         feature_dim=feature_dim,

@@ -222,6 +222,7 @@ def _metadata(path: str | Path, arrays: dict[str, np.ndarray]) -> dict:
 
 def _write_member(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
     """Write one array so that its bytes start on a border of `ALIGNMENT` within the file."""
+    assert archive.fp is not None  # it is open
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     local_header = 30 + len(name)
     pad = -(archive.fp.tell() + local_header + 4) % ALIGNMENT

@@ -84,9 +84,9 @@ def segments_of(value: object) -> list[Times]:
     )
 
 
-def _from_parallel_lists(starts: object, ends: object, texts: object) -> list[Times]:
-    lists = (starts, ends, texts)
-    if not all(isinstance(values, list) for values in lists):
+def _from_parallel_lists(*given: object) -> list[Times]:
+    lists = [values for values in given if isinstance(values, list)]
+    if len(lists) < len(given):
         raise ValueError("start, end and text must be lists")
     if len({len(values) for values in lists}) != 1:
         lengths = ", ".join(str(len(values)) for values in lists)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def write_json(path: str | Path, value: object) -> None:
     write_text(path, text + "\n")
 
 
-def read_json(path: str | Path) -> object:
+def read_json(path: str | Path) -> Any:
     """Read one JSON document; a file that is none raises `ValueError` naming it."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))

@@ -96,7 +96,7 @@ class ManifestRow:
 
 
 SCHEMA = {
-    field.name: {"str": "string", "float": "float64", "int": "int64"}[field.type]
+    field.name: {"str": "string", "float": "float64", "int": "int64"}[str(field.type)]
     for field in fields(ManifestRow)
 }
 

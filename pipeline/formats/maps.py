@@ -35,7 +35,7 @@ def map_file(path: str | Path) -> np.ndarray:
     memory = (ctypes.c_ubyte * size).from_address(address)
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     weakref.finalize(memory, library.munmap, address, size)
-    content = np.frombuffer(memory, np.uint8)
+    content = np.frombuffer(memoryview(memory), np.uint8)
     content.flags.writeable = False
     return content
 

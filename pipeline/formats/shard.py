@@ -95,7 +95,9 @@ class ShardIndex:
 
 
 SCHEMA = {
-    field.name: {"str": "string", "float": "float64", "int": "int64", "bool": "bool"}[field.type]
+    field.name: {"str": "string", "float": "float64", "int": "int64", "bool": "bool"}[
+        str(field.type)
+    ]
     for field in fields(IndexRow)
 }
 
@@ -176,11 +178,9 @@ def _sample(video: EncodedVideo, recipe: Recipe) -> dict:
     """One WebDataset sample: the array's bytes and what a reader must know to use them."""
     facts, features = video.facts, video.features
     expected = (recipe.sampling.num_vectors(facts.num_frames), recipe.feature_dim)
-    if features.shape != expected or features.dtype != DTYPE:
-        raise ValueError(
-            f"features of {facts.video_id!r} are {features.dtype} {features.shape}, expected"
-            f" {DTYPE} {expected}"
-        )
+    if features is None or features.shape != expected or features.dtype != DTYPE:
+        found = "none" if features is None else f"{features.dtype} {features.shape}"
+        raise ValueError(f"features of {facts.video_id!r} are {found}, expected {DTYPE} {expected}")
     if not np.isfinite(features).all():
         raise ValueError(f"features of {facts.video_id!r} hold NaN or infinity")
     starts, stops = recipe.sampling.spans(facts.num_frames)

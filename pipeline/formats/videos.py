@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
             raise ValueError(f"{where}: not a UTF-8 CSV file: {error}") from None
 
 
-def _check_columns(path: Path, found: list[str] | tuple[str, ...]) -> None:
+def _check_columns(path: Path, found: Sequence[str]) -> None:
     missing = [name for name in ("video_id", "path") if name not in found]
     if missing:
         raise ValueError(

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from pipeline.pixels import Geometry
 from pipeline.probe import find_ffprobe, probe_video
 from pipeline.settings import EncodeSettings
 from pipeline.video import VideoReader
+
+if TYPE_CHECKING:  # it brings torch, which --help does without
+    from pipeline.encoders.interface import Encoder
 
 SAMPLE_BYTES, VECTOR_BYTES = 3500, 32
 """What a tar and an index hold beside the numbers: of a video, and of a vector (its times)."""
@@ -163,7 +167,7 @@ def told(faults: Counter, before: str) -> str:
     return "".join(f"{before}{count} {reason}" for reason, count in sorted(faults.items()))
 
 
-def network_speed(windows: list[np.ndarray], encoder: object, batch: int, threads: int) -> Speed:
+def network_speed(windows: list[np.ndarray], encoder: Encoder, batch: int, threads: int) -> Speed:
     """Run the encoder on batches of `windows` (again, if they are few), as the stage does."""
     from pipeline.encoders.batches import WindowBatch
 

@@ -73,8 +73,8 @@ class Batch:
         self.bags[0] = -1
         self.device = device
         clip, caption = random.integers(0, num_clips, (2, num_clips))
-        pairs = {(i, k * BAG) for i, k in zip(clip.tolist(), caption.tolist(), strict=True)}
-        pairs = sorted((i, k) for i, k in pairs if k not in self.bags[i])
+        drawn = {(i, k * BAG) for i, k in zip(clip.tolist(), caption.tolist(), strict=True)}
+        pairs = sorted((i, k) for i, k in drawn if k not in self.bags[i])
         self.excluded = np.array(pairs, np.int64).reshape(-1, 2)
 
     def part(self, world: World) -> Range:
@@ -92,8 +92,8 @@ class Batch:
 
     def loss_of(self, part: Range, world: World):
         """The loss as a function of that part's embeddings."""
-        bags = self.bags[part.clips]
-        bags = torch.from_numpy(np.where(bags >= 0, bags - part.captions.start, -1))
+        own = self.bags[part.clips]
+        bags = torch.from_numpy(np.where(own >= 0, own - part.captions.start, -1))
 
         def loss(clips, captions, temperature):
             return mil_nce_loss(
@@ -122,11 +122,12 @@ def gradients(batch: Batch, world: World, dtype: torch.dtype, *, chunk: int) -> 
         cache = GradientCache(
             model, parallel, inputs, chunk=chunk, context=nullcontext, device=batch.device
         )
-        sizes = (side.stop - side.start for side in (part.clips, part.captions))
-        cache.step(batch, *sizes, loss_of)
+        num_clips, num_captions = (side.stop - side.start for side in (part.clips, part.captions))
+        cache.step(batch, num_clips, num_captions, loss_of)
     else:
         loss_of(*parallel(*batch.inputs(part))).backward()
-    return {name: p.grad.detach().double() for name, p in model.named_parameters()}
+    found = ((name, p.grad) for name, p in model.named_parameters())
+    return {name: grad.detach().double() for name, grad in found if grad is not None}
 
 
 def compare(found: dict, expected: dict, world: World) -> list[tuple[str, float, float]]:

@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pipeline.formats.files import read_json
 from trainer.cli import run
@@ -41,7 +42,7 @@ def differences(first: dict, second: dict) -> list[str]:
     """Lines that name what differs, in the order of `ORDER`."""
     lines = []
     for name in ORDER:
-        values = [first, second]
+        values: list[Any] = [first, second]
         for key in name.split("."):
             values = [value.get(key) for value in values]
         for place, left, right in _leaves(name, *values):
