@@ -7,13 +7,12 @@ section checks it with `python -m pipeline.settings SECTION FILE`.
 
 from __future__ import annotations
 
-import argparse
 import re
 from dataclasses import dataclass
 
 from pipeline.cli import run
 from pipeline.formats.recipe import PRESETS, Sampling
-from pipeline.formats.settings import read_settings
+from pipeline.formats.settings import check_section
 
 OUTPUTS = {"s3d": ("mixed_5c", "embedding"), "c3d": ("fc6",)}
 """The encoders that come with Bagpipe, and what each can give."""
@@ -204,15 +203,8 @@ SECTIONS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Check one frozen section, before anything runs that would find its fault hours later."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.settings",
-        description="A config section as JSON in; out nothing, or one line that names its fault.",
-    )
-    parser.add_argument("section", choices=sorted(SECTIONS))
-    parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
-    args = parser.parse_args(argv)
-    read_settings(SECTIONS[args.section], args.file)
+    """Check one frozen section of this package."""
+    check_section(SECTIONS, argv, prog="python -m pipeline.settings")
 
 
 if __name__ == "__main__":

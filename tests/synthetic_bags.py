@@ -14,25 +14,16 @@ from pipeline.formats.bags import TRAIN, VAL, Bags, write_bags
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import sample_key, shard_name
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.recipe import Recipe, Sampling
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
 from pipeline.formats.vocabulary import write_vocabulary
+from tests.examples import recipe
 from trainer.settings import TrainSettings
 
 FEATURE_DIM = 12
 NUM_WORDS = 40
 BAG_SIZE = 3
 CAPTION_WORDS = 5
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="0" * 64,
-    output="mixed_5c",
-    feature_dim=FEATURE_DIM,
-    frame_size=32,
-    sampling=Sampling(frame_rate=4, frames=4, stride_seconds=1, tail="repeat"),
-    precision="float32",
-    feature_version=1,
-)
+RECIPE = recipe(feature_dim=FEATURE_DIM)
 
 
 @dataclass(frozen=True, slots=True)

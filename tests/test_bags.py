@@ -16,16 +16,11 @@ from pipeline.formats.recipe import Recipe, Sampling
 from pipeline.formats.shard import EncodedVideo, ShardIndex, VideoFacts, read_index, write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from pipeline.settings import BagsSettings
+from tests.examples import recipe
 
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="0" * 64,
-    output="mixed_5c",
+RECIPE = recipe(
     feature_dim=4,
-    frame_size=32,
     sampling=Sampling(frame_rate=8, frames=8, stride_seconds=1, tail="repeat"),
-    precision="float32",
-    feature_version=1,
 )
 WORDS = {"cut": 1, "the": 2, "onion": 3, "fry": 4}
 

@@ -27,26 +27,14 @@ from pipeline.formats.manifest import ManifestRow, write_manifest
 from pipeline.formats.shard import read_features, read_index
 from pipeline.pixels import Geometry
 from pipeline.reuse import RETRY_ALL, Retry
-from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import encode_rows
 from pipeline.video import VideoReader
-from tests.test_rejected import manifest_row
+from tests.examples import encode_settings, manifest_row
 from tests.videos import cut, numbered, steady, write_video
 
 ROOT = Path(__file__).resolve().parents[1]
-SETTINGS = EncodeSettings(
-    encoder="s3d",
-    weights="random",
-    weights_sha256=None,
-    seed=0,
-    space_to_depth=True,
-    output="mixed_5c",
-    sampling={"frame_rate": 8, "frames": 4, "stride_seconds": 0.25, "tail": "repeat"},
-    frame_size=32,
-    precision="float32",
-    max_missing=0.5,
-    max_bad_packets=0.2,
-    feature_version=1,
+SETTINGS = encode_settings(
+    sampling={"frame_rate": 8, "frames": 4, "stride_seconds": 0.25, "tail": "repeat"}
 )
 
 

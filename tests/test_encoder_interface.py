@@ -12,32 +12,12 @@ from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.s3d import S3D
 from pipeline.encoders.s3d_weights import randomize
 from pipeline.formats.files import sha256_of_file
-from pipeline.settings import EncodeSettings
+from tests.examples import encode_settings
 
-SETTINGS = EncodeSettings(
-    encoder="s3d",
-    weights="random",
-    weights_sha256=None,
-    seed=0,
-    space_to_depth=True,
-    output="mixed_5c",
-    sampling={"frame_rate": 8, "frames": 8, "stride_seconds": 1, "tail": "repeat"},
-    frame_size=32,
-    precision="float32",
-    max_missing=0.5,
-    max_bad_packets=0.2,
-    feature_version=1,
-)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS = encode_settings()
 RED, BLUE = (230, 30, 30), (40, 70, 255)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small pictures gain nothing from more, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def moving_square(colour: tuple[int, int, int], step: int, size: int = 32) -> np.ndarray:

@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 
 from pipeline.formats.recipe import PRESETS, Recipe, Sampling
+from tests.examples import recipe
 
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="ab",
-    output="mixed_5c",
-    feature_dim=1024,
-    frame_size=224,
-    sampling=PRESETS["half-hertz"],
-    precision="float32",
-    feature_version=1,
-)
+RECIPE = recipe(feature_dim=1024, frame_size=224, sampling=PRESETS["half-hertz"])
 
 
 def windows_by_hand(num_frames: int, frames: int, stride: int, tail: str) -> list[range]:

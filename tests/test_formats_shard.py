@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import webdataset
 
-from pipeline.formats.recipe import Recipe, Sampling
+from pipeline.formats.recipe import Sampling
 from pipeline.formats.shard import (
     EncodedVideo,
     VideoFacts,
@@ -20,16 +20,11 @@ from pipeline.formats.shard import (
     read_index,
     write_shard,
 )
+from tests.examples import recipe
 
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="ab",
-    output="mixed_5c",
+RECIPE = recipe(
     feature_dim=6,
-    frame_size=32,
     sampling=Sampling(frame_rate=4, frames=8, stride_seconds=1, tail="zero"),
-    precision="float32",
-    feature_version=1,
 )
 IDS = ["plain", "a.1", "a.2", "x/y z.mp4", "-dash", "ünï", "%41", "CASE", "case"]
 

@@ -8,42 +8,12 @@ import pytest
 
 from pipeline.formats.manifest import ManifestRow, write_manifest
 from pipeline.formats.plan import write_planned_videos
-from pipeline.formats.recipe import PRESETS, Recipe
 from pipeline.formats.shard import EncodedVideo, VideoFacts, write_shard
 from pipeline.rejected import main
+from tests.examples import manifest_row, recipe
 
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="ab",
-    output="mixed_5c",
-    feature_dim=2,
-    frame_size=32,
-    sampling=PRESETS["half-hertz"],
-    precision="float32",
-    feature_version=1,
-)
+RECIPE = recipe(feature_dim=2)
 HEADER = ["video_id", "path", "stage", "reason", "message"]
-
-
-def manifest_row(video_id: str, reason: str = "", message: str = "") -> ManifestRow:
-    return ManifestRow(
-        video_id=video_id,
-        path=f"videos/{video_id}",
-        status="rejected" if reason else "accepted",
-        reason=reason,
-        error_message=message,
-        duration_seconds=4.0,
-        start_seconds=0.0,
-        width=32,
-        height=32,
-        frame_rate=25.0,
-        codec="h264",
-        pixel_format="yuv420p",
-        rotation=0,
-        stream_index=0,
-        size_bytes=1,
-        mtime_ns=1,
-    )
 
 
 def facts(video_id: str, status: str, reason: str = "", message: str = "") -> EncodedVideo:

@@ -13,6 +13,8 @@ import torch
 from pipeline.encoders.s3d import BLOCKS, S3D, Gating, max_pool, pad_for_stem, space_to_depth
 from pipeline.encoders.s3d_weights import digest_of_state, load_state, randomize, read_state
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PUBLISHED = {
     True: ("209cb5bf416401a198d0752b4f7545a8b31b2e3e438f345fffa3cca220ebcfe1", 532),
     False: ("05ac0d3a0777bc39f9c201da7f9af0830414f067ed83fe2e39d445f3f7151c27", 532),
@@ -71,15 +73,6 @@ def published_state(*, with_cells: bool) -> dict[str, torch.Tensor]:
         if name.endswith("num_batches_tracked"):
             state[name] = torch.tensor(7)
     return state
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small pictures gain nothing from more, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 TEXT_TOWER = {

@@ -12,14 +12,7 @@ from pipeline.encoders.s3d_folded import FoldedS3D, highest_neighbour, overlappi
 from pipeline.encoders.s3d_weights import load_state
 from tests.test_s3d import published_state
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small pictures gain nothing from more, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def windows(*shape: int) -> torch.Tensor:

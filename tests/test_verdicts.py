@@ -10,8 +10,9 @@ from pipeline.decoded import DecodeReport
 from pipeline.decoding import Failed, Finished
 from pipeline.formats.manifest import Reason
 from pipeline.verdicts import facts_of_decoded, facts_of_failed, facts_of_rejected, judged
-from tests.test_encoder_interface import SETTINGS
-from tests.test_rejected import manifest_row
+from tests.examples import encode_settings, manifest_row
+
+SETTINGS = encode_settings()
 
 ROW = dataclasses.replace(manifest_row("a"), duration_seconds=10.0)
 

@@ -12,28 +12,20 @@ from pipeline.formats.bags import write_bags
 from pipeline.formats.caption_summary import CaptionSummary, write_caption_summary
 from pipeline.formats.captions import Caption, write_captions
 from pipeline.formats.files import sha256_of_file, write_csv, write_json, write_text
-from pipeline.formats.manifest import ManifestRow, write_manifest
+from pipeline.formats.manifest import write_manifest
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.recipe import Recipe, Sampling
+from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from pipeline.settings import BagsSettings
+from tests.examples import manifest_row, recipe
 
 WORDS = ["cut", "the", "onion", "fry", "rice", "boil", "water", "peel", "egg", "mix"]
 TEXTS = ["cut the onion", "fry the rice", "boil water", "peel the egg", "mix the rice", "cut egg"]
 FEATURE_DIM = 8
 NUM_FRAMES = 24
 """At 4 frames a second and a stride of 1 s: 6 vectors over 6 s, with middles at 0.5, 1.5, ..."""
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="0" * 64,
-    output="mixed_5c",
-    feature_dim=FEATURE_DIM,
-    frame_size=112,
-    sampling=Sampling(frame_rate=4, frames=4, stride_seconds=1, tail="repeat"),
-    precision="float32",
-    feature_version=1,
-)
+RECIPE = recipe(feature_dim=FEATURE_DIM)
 BAGS = BagsSettings(
     anchor="caption",
     clip_seconds=2.0,
@@ -114,7 +106,9 @@ def make_results(
 def _write_shard(root: Path, name: str, ids: tuple[str, ...], features: dict, recipe: Recipe):
     planned = [PlannedVideo(i, f"videos/{i}.mp4", "", 1000, 1) for i in ids]
     write_planned_videos(root / f"plan/{name}.tsv", planned)
-    write_manifest(root / f"manifest/{name}.parquet", [manifest_row(i) for i in ids])
+    write_manifest(
+        root / f"manifest/{name}.parquet", [manifest_row(i, duration_seconds=6.0) for i in ids]
+    )
     videos = [
         EncodedVideo(facts=video_facts(i), features=features[i])
         if not i.startswith("broken")
@@ -123,28 +117,6 @@ def _write_shard(root: Path, name: str, ids: tuple[str, ...], features: dict, re
     ]
     tar, index = root / f"shards/{name}.tar", root / f"shards/{name}.parquet"
     write_shard(tar, index, videos, recipe, {"device": "cpu"})
-
-
-def manifest_row(video_id: str) -> ManifestRow:
-    """An accepted video of 6 s."""
-    return ManifestRow(
-        video_id=video_id,
-        path=f"videos/{video_id}.mp4",
-        status="accepted",
-        reason="",
-        error_message="",
-        duration_seconds=6.0,
-        start_seconds=0.0,
-        width=64,
-        height=48,
-        frame_rate=12.0,
-        codec="mpeg4",
-        pixel_format="yuv420p",
-        rotation=0,
-        stream_index=0,
-        size_bytes=1000,
-        mtime_ns=1,
-    )
 
 
 def _write_summaries(root: Path, shards: tuple[tuple[str, ...], ...]) -> None:

@@ -5,10 +5,9 @@ The rule that freezes a section checks it with `python -m trainer.settings SECTI
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
-from pipeline.formats.settings import read_settings, settings_from
+from pipeline.formats.settings import check_section, settings_from
 from trainer.cli import run
 
 
@@ -212,15 +211,8 @@ SECTIONS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Check one frozen section, before anything runs that would find its fault hours later."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.settings",
-        description="A config section as JSON in; out nothing, or one line that names its fault.",
-    )
-    parser.add_argument("section", choices=sorted(SECTIONS))
-    parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
-    args = parser.parse_args(argv)
-    read_settings(SECTIONS[args.section], args.file)
+    """Check one frozen section of this package."""
+    check_section(SECTIONS, argv, prog="python -m trainer.settings")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -39,3 +40,19 @@ def settings_from(cls: type[Settings], values: dict, *, where: str) -> Settings:
         return cls(**values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+def check_section(sections: dict[str, type], argv: list[str] | None, *, prog: str) -> None:
+    """The command that checks one frozen section, before anything would find its fault hours later.
+
+    Raises:
+        ValueError: as `read_settings`.
+    """
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="A config section as JSON in; out nothing, or one line that names its fault.",
+    )
+    parser.add_argument("section", choices=sorted(sections))
+    parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
+    arguments = parser.parse_args(argv)
+    read_settings(sections[arguments.section], arguments.file)

@@ -23,21 +23,16 @@ from pathlib import Path
 import numpy as np
 import webdataset
 
-from pipeline.formats.recipe import Recipe, Sampling
+from pipeline.formats.recipe import Sampling
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_features, read_index, write_shard
 from pipeline.video import Geometry, VideoReader
 from tests.benchmarks.decode import make_video
+from tests.examples import recipe
 
 ROWS, DIM, PER_SHARD = 5, 1024, 200
-RECIPE = Recipe(
-    encoder="s3d",
-    weights_sha256="ab",
-    output="mixed_5c",
+RECIPE = recipe(
     feature_dim=DIM,
-    frame_size=224,
     sampling=Sampling(frame_rate=16, frames=16, stride_seconds=1, tail="repeat"),
-    precision="float32",
-    feature_version=1,
 )
 Window = tuple[int, int]
 """Of a video's number, and of its first row."""
