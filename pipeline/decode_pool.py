@@ -64,10 +64,10 @@ def decode_all(
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
-    `workers` processes decode, and at most about `waiting_windows` windows wait. With 0 this process
-    decodes: it gives up a video that is over its budget when the next window comes, and hangs with
-    one that hangs. When the iterator is closed, also by an exception, the processes are killed.
-    With `gpu`, that GPU's decoder is used.
+    `workers` processes decode, and at most about `waiting_windows` windows wait. With 0 workers
+    this process decodes: it gives up a video that is over its budget when the next window comes,
+    and hangs with one that hangs. When the iterator is closed, also by an exception, the processes
+    are killed. With `gpu`, that GPU's decoder is used.
     """
     what = (sampling, geometry, gpu)
     if not workers:
