@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from pipeline.decode_limits import (
@@ -174,6 +175,7 @@ class _Pool:
                 "decoding %s ended its process (exit code %s), try %d of %d",
                 *(job.path, exit_code, attempt, TRIES),
             )
+            job = replace(job, on_cpu=True)
         message = f"its decoding process died {TRIES} times (exit code {exit_code})"
         self._pass_on(Failed(job.number, Reason.CRASHED, message))
         return None

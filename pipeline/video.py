@@ -14,7 +14,6 @@ from pathlib import Path
 
 import av
 import av.codec
-import av.codec.hwaccel
 import av.container
 import av.filter
 import av.format
@@ -27,6 +26,7 @@ from pipeline.decoded import DecodeReport, Lengths
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.grid import Clock, FrameTimes, WindowBuffer
+from pipeline.nvdec import GpuPainter, hwaccel
 from pipeline.pixels import Geometry, filters, rotation_matrix
 from pipeline.probe import CONTAINERS, check_file, clock_seconds
 
@@ -39,9 +39,8 @@ __all__ = ["DecodeReport", "Geometry", "VideoReader"]
 class VideoReader:
     """One pass over one video.
 
-    `declared_seconds` is the length to expect when the file itself declares none. With `gpu`, the
-    decoder of that GPU (NVDEC) is used for what it can decode, and libav's own for the rest; the
-    pictures come to the CPU all the same, where one chain of filters cuts and scales both kinds.
+    `declared_seconds` is the length to expect when the file itself declares none. With `gpu`, that
+    GPU decodes (NVDEC) and makes the pictures; streams that it does not know at all libav decodes.
     """
 
     def __init__(
@@ -60,6 +59,7 @@ class VideoReader:
         self.gpu = gpu
         self.report: DecodeReport | None = None
         """Set once `windows` is exhausted."""
+        self.painter: Painter | GpuPainter | None = None
 
     def windows(self) -> Iterator[np.ndarray]:
         """Yield uint8 [frames, frame_size, frame_size, 3] RGB windows in order.
@@ -70,6 +70,7 @@ class VideoReader:
         Raises:
             VideoFault: what `check_file` raises, UNREADABLE, NO_VIDEO_STREAM, NO_FRAMES (none
                 decodes) or DISCONTINUOUS (timestamps jump).
+            UnsuitedError: with `gpu`: pictures that this GPU does not make as the CPU would.
         """
         check_file(self.path)
         try:
@@ -88,7 +89,7 @@ class VideoReader:
         with open_video(self.path, self.gpu) as container:
             source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
             source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
-            painter = Painter(self.geometry, source.stream.time_base)
+            painter = self.painter = self._painter(source.stream)
             buffer = WindowBuffer(self.sampling)
             for frame, slots in source.placed_frames():
                 picture = None
@@ -102,20 +103,19 @@ class VideoReader:
                 yield window
         return source
 
+    def _painter(self, stream: av.video.stream.VideoStream) -> Painter | GpuPainter:
+        painter = Painter(self.geometry, stream.time_base)
+        if self.gpu is None:
+            return painter
+        context, matrix = stream.codec_context, _display_matrix
+        return GpuPainter(
+            self.geometry, self.gpu, cpu=painter, context=context, display_matrix=matrix
+        )
 
-def nvdec_fault(gpu: int) -> str:
-    """Why this GPU cannot decode; empty when it can."""
-    if "cuda" not in av.codec.hwaccel.hwdevices_available():
-        return "this PyAV is built without CUDA"
-    try:
-        _nvdec(gpu).create(av.codec.Codec("h264", "r"))
-    except (OSError, RuntimeError, ValueError) as error:
-        return f"libav: {error}"
-    return ""
-
-
-def _nvdec(gpu: int) -> av.codec.hwaccel.HWAccel:
-    return av.codec.hwaccel.HWAccel("cuda", device=gpu, allow_software_fallback=True)
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU made the pictures."""
+        return isinstance(self.painter, GpuPainter) and self.painter.num_squares > 0
 
 
 def open_video(path: Path, gpu: int | None = None) -> av.container.InputContainer:
@@ -125,7 +125,7 @@ def open_video(path: Path, gpu: int | None = None) -> av.container.InputContaine
             f"file:{path.absolute()}",
             container_options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS},
             metadata_errors="replace",
-            hwaccel=None if gpu is None else _nvdec(gpu),
+            hwaccel=None if gpu is None else hwaccel(gpu),
         )
     except av.ArgumentError:
         allowed = "it is a text, a picture or a playlist, or of a container that is not read"

@@ -125,6 +125,7 @@ def provenance(encoder: Encoder, batch: int, *, gpu_decodes: bool = False) -> di
         "machine": platform.machine(),
         "batch": batch,
         "threads": torch.get_num_threads(),
-        "decoder": f"PyAV {version('av')}" + (" with NVDEC" if gpu_decodes else ""),
+        # Which videos it was, in the end, each row of the index says.
+        "decoder": f"PyAV {version('av')}" + (", NVDEC and torch" if gpu_decodes else ""),
         "torch": torch.__version__,
     }
