@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pipeline.pixels import Geometry, rotation_filters
-from pipeline.swscale import Colours, cubic
+from pipeline.swscale import HIGHEST, Colours, cubic
 
 
 class Shareable(Protocol):
@@ -94,15 +94,13 @@ class _Steps:
         rows, columns = _halved(self.rows), _halved(self.columns)
         chroma_hw2 = _turned(chroma_HW2, self.turns)[rows, columns]
         chroma_2hw = chroma_hw2.permute(2, 0, 1).float()
-        y_SS = self.down_Sh @ luma_hw @ self.across_Sw.T
-        uv_2SS = self.colour_down_Sh @ chroma_2hw @ self.colour_across_Sw.T
+        # As libswscale: lines first, and what overshoots is cut off before columns are summed.
+        luma_hS = (luma_hw @ self.across_Sw.T).clamp(max=HIGHEST)
+        chroma_2hS = (chroma_2hw @ self.colour_across_Sw.T).clamp(max=HIGHEST)
+        y_SS, uv_2SS = self.down_Sh @ luma_hS, self.colour_down_Sh @ chroma_2hS
         if self.by_tables:
-            return self.colours.rgb(_in_8_bits(y_SS), *_in_8_bits(uv_2SS))
+            return self.colours.rgb(y_SS, *uv_2SS)
         return self.colours.exact_rgb(y_SS, *uv_2SS)
-
-
-def _in_8_bits(values: Tensor) -> Tensor:
-    return values.round().clamp(0, 255).to(torch.int32)
 
 
 def _halved(part: slice) -> slice:

@@ -57,6 +57,7 @@ def hwaccel(gpu: int) -> av.codec.hwaccel.HWAccel:
     # primary context, is refused once torch has opened it with other flags.
     try:
         torch.zeros(1, device=f"cuda:{gpu}")
+        torch.cuda.set_device(gpu)
     except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
         raise UnsuitedError(f"torch: {str(error).splitlines()[0]}") from None
     return av.codec.hwaccel.HWAccel(

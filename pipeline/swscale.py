@@ -29,6 +29,8 @@ WEIGHTS = {
 unspecified, which the ffmpeg command line takes for BT.601 at any size."""
 SHARPNESS = -0.6
 """The a of Keys' cubic kernel (1981), as libswscale has it."""
+HIGHEST = ((1 << 15) - 1) / (1 << 7)
+"""Lines are kept in 15 bits, of which 7 are behind the point."""
 ONE = 1 << 16
 """Whole numbers of 16 binary places stand for fractions."""
 
@@ -96,7 +98,10 @@ class Colours:
         )
 
     def rgb(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """int32 planes of 0 to 255 -> uint8 [..., 3]."""
+        """Float planes of about 0 to 255 -> uint8 [..., 3]."""
+        # Colours are cut off at 8 bits, brightness is not.
+        y = y.round().to(torch.int32)
+        u, v = (plane.round().clamp(0, 255).to(torch.int32) for plane in (u, v))
         luma = [
             y + _steps_of(v, self.red_v),
             y + _steps_of(u, self.green_u) + _steps_of(v, self.green_v),
@@ -106,7 +111,7 @@ class Colours:
         return values.clamp(0, 255).to(torch.uint8)
 
     def exact_rgb(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Float planes of 0 to 255 -> uint8 [..., 3]."""
+        """As `rgb`, with fractions all the way."""
         y, u, v = (y - self.black) * ONE, u - 128, v - 128
         luma = [y + self.red_v * v, y + self.green_u * u + self.green_v * v, y + self.blue_u * u]
         values = torch.stack(luma, dim=-1) * (self.gain / ONE**2)

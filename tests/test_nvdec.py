@@ -190,8 +190,9 @@ def test_where_no_gpu_is_one_line_says_so_and_processes_fall_back(path):
 def test_libav_is_given_torch_s_context_and_keeps_frames_on_the_gpu(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: asked.append(device))
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     found = hwaccel(1)
-    assert asked == ["cuda:1"]
+    assert asked == ["cuda:1", 1]
     assert (found.is_hw_owned, found.device_id, found.allow_software_fallback) == (True, 1, True)
     # libav refuses the primary context once torch has opened it, and both at once.
     assert found.options == {"primary_ctx": "0", "current_ctx": "1"}

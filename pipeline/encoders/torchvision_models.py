@@ -3,7 +3,7 @@
 The last, classifying layer is taken off. Pictures are resized and normalised as torchvision's own
 preset for the network's Kinetics weights says, in proportion where encode.frame_size is another.
 Weights come from a file, as for every encoder; nothing is downloaded. Tried with torchvision 0.29:
-r3d_18, mc3_18, r2plus1d_18, s3d, mvit_v1_b, mvit_v2_s, swin3d_t, swin3d_s and swin3d_b.
+r3d_18, mc3_18, r2plus1d_18, s3d, mvit_v1_b, mvit_v2_s and swin3d_t.
 """
 
 from __future__ import annotations
