@@ -8,7 +8,8 @@ as it is, because setting it can deadlock libav's own threads.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import av.stream
 import av.video.frame
 import av.video.stream
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 
 from pipeline.decoded import DecodeReport, Lengths
 from pipeline.formats.manifest import Reason, VideoFault
@@ -29,6 +31,7 @@ from pipeline.formats.recipe import Sampling
 from pipeline.grid import Clock, FrameTimes, WindowBuffer
 from pipeline.pixels import Geometry, filters, rotation_matrix
 from pipeline.probe import CONTAINERS, check_file, clock_seconds
+from pipeline.unshown import BrokenPromiseError, Unshown
 
 MAX_PIXELS = 2**27
 """Of one frame (8K has 2**25): a header that claims more gets no memory."""
@@ -73,20 +76,33 @@ class VideoReader:
         """
         check_file(self.path)
         try:
-            source = yield from self._read(synthetic=False)
-            if source.frames and source.times.first is None:
-                source = yield from self._read(synthetic=True)
+            yield from self._whole_video()
         except av.FFmpegError as error:
             raise VideoFault(Reason.UNREADABLE, f"libav: {error.strerror}") from None
-        if source.times.first is None:
-            found = f"none of {source.packets} packets gave a frame"
+        if self._source.times.first is None:
+            found = f"none of {self._source.packets} packets gave a frame"
             raise VideoFault(Reason.NO_FRAMES, found)
-        self.report = source.report()
+        self.report = self._source.report()
 
-    def _read(self, *, synthetic: bool) -> Generator[np.ndarray, None, _Source]:
-        """Yield the windows and return what was read; a file without timestamps yields none."""
+    def _whole_video(self) -> Iterator[np.ndarray]:
+        """Decode what is shown; where the file does not allow that, all of it."""
+        given = 0
+        try:
+            for window in self._read(thrifty=True):
+                yield window
+                given += 1
+        except BrokenPromiseError:
+            # Up to where the promise was broken, both ways show the same.
+            yield from itertools.islice(self._read(), given, None)
+        if self._source.frames and self._source.times.first is None:
+            yield from self._read(synthetic=True)
+
+    def _read(self, *, thrifty: bool = False, synthetic: bool = False) -> Iterator[np.ndarray]:
+        """Yield the windows, leaving what was read in `_source`; no timestamps, no windows."""
         with open_video(self.path, self.gpu) as container:
-            source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
+            source = self._source = _Source(container, self.sampling.frame_rate, synthetic)
+            if thrifty and self.gpu is None:
+                source.leave_out_unshown()
             source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
             painter = Painter(self.geometry, source.stream.time_base)
             buffer = WindowBuffer(self.sampling)
@@ -100,7 +116,6 @@ class VideoReader:
             window = buffer.finish(source.times.num_frames)
             if window is not None:
                 yield window
-        return source
 
 
 def nvdec_fault(gpu: int) -> str:
@@ -182,6 +197,7 @@ class _Source:
         self.stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
         self.synthetic = synthetic
         self.times = self._times(frame_rate)
+        self.unshown: Unshown | None = None
         self.frames = self.packets = self.bad_packets = 0
         self.lengths = self._lengths()
 
@@ -205,10 +221,22 @@ class _Source:
             late_seconds=max(0.0, own_start - start),
         )
 
+    def leave_out_unshown(self) -> None:
+        """Decode no frame that is neither shown nor needed for others, where that is safe.
+
+        Of H.264 alone it is known which frames nothing refers to; the rest is decoded in full.
+        """
+        if self.stream.codec_context.name == "h264":
+            self.unshown = Unshown(self.times.clock)
+
     def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, range]]:
-        """Yield (frame, the slots that show it), leaving out frames that no slot shows."""
+        """Yield (frame, the slots that show it), leaving out frames that no slot shows.
+
+        Raises:
+            BrokenPromiseError: a frame that was left out is shown.
+        """
         pending = None
-        for frame in self._decoded():
+        for frame in self._timed():
             if self.synthetic:
                 slots = self.times.place(self.frames, None, 1)
             else:
@@ -217,16 +245,36 @@ class _Source:
             if slots is None:
                 continue
             if slots:
+                if isinstance(pending, av.Packet):
+                    raise BrokenPromiseError
                 yield pending, slots
             pending = frame
         if pending is not None:
             yield pending, self.times.finish()
 
-    def _decoded(self) -> Iterator[av.video.frame.VideoFrame]:
-        for packet in self._demuxed():
+    def _timed(self) -> Iterator[av.video.frame.VideoFrame | av.Packet]:
+        """The frames, and in their places the packets whose frames were left out."""
+        if self.unshown is None:
+            yield from self._decoded(self._demuxed())
+            return
+        for frame in self._decoded(self._thinned()):
+            yield from self.unshown.before(frame)
+            yield frame
+        self.unshown.finish()
+
+    def _thinned(self) -> Iterator[av.Packet]:
+        """The packets, with the decoder told before each whether it may leave out its frame."""
+        for packet, unshown in self.unshown.plan(self._demuxed()):
+            self.stream.codec_context.skip_frame = "NONREF" if unshown else "DEFAULT"
+            yield packet
+
+    def _decoded(self, packets: Iterator[av.Packet]) -> Iterator[av.video.frame.VideoFrame]:
+        for packet in packets:
             try:
                 frames = packet.decode()
             except av.FFmpegError:
+                if self.unshown is not None:
+                    raise BrokenPromiseError from None
                 self.bad_packets += 1
             else:
                 yield from frames
@@ -271,8 +319,10 @@ class _Source:
 
 
 def _display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
+    # `frame.side_data` would keep itself in the frame and the frame in itself: only the garbage
+    # collector would free the two, after dozens of frames more had been given new memory.
     try:
-        matrix = frame.side_data.get("DISPLAYMATRIX")
+        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
     except ValueError:  # PyAV does not know every kind of side data
         return rotation_matrix(-frame.rotation)
     return None if matrix is None else bytes(matrix)
