@@ -5,8 +5,8 @@ decide it stand on the packets, before anything is decoded. So a decoder may pas
 is not shown, unless other frames are made from it, which it knows itself. What it passes over still
 has its place in time: slots, gaps and lengths are those of the whole video.
 
-All this rests on a promise: every other packet gives its frame, and frames come in the order of
-time. A file that breaks it is read once more, and decoded in full.
+All this rests on a promise: every other packet gives its frame, whole, and frames come in the order
+of time. A file that breaks it is read once more, and decoded in full.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ class Stamped(Protocol):
     """A packet, or the frame that came of it."""
 
     pts: int | None
+    is_corrupt: bool
 
 
 class Packet(Stamped, Protocol):
     """A packet, with what the container says of it."""
 
     is_discard: bool
-    is_corrupt: bool
 
 
 class BrokenPromiseError(Exception):
-    """A packet did not give its frame: one that was passed over may be shown in its place."""
+    """A packet did not give its frame: one that was passed over may be shown in its place, or may
+    have lent it parts.
+    """
 
 
 class Unshown:
@@ -69,9 +71,12 @@ class Unshown:
         """The packets, in the order of time, that were passed over before this frame came.
 
         Raises:
-            BrokenPromiseError: the frame comes out of order, or another before it did not come.
+            BrokenPromiseError: the frame comes out of order or is mended with parts of others,
+                or another before it did not come.
         """
-        if frame.pts not in self._due or (self._latest is not None and frame.pts < self._latest):
+        if frame.is_corrupt or frame.pts not in self._due:
+            raise BrokenPromiseError
+        if self._latest is not None and frame.pts < self._latest:
             raise BrokenPromiseError
         self._latest = frame.pts
         times = sorted(pts for pts in self._due if pts <= frame.pts)

@@ -17,19 +17,18 @@ import av
 import av.codec
 import av.codec.hwaccel
 import av.container
-import av.filter
 import av.format
 import av.stream
 import av.video.frame
 import av.video.stream
 import numpy as np
-from av.sidedata.sidedata import SideDataContainer
 
 from pipeline.decoded import DecodeReport, Lengths
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.grid import Clock, FrameTimes, WindowBuffer
-from pipeline.pixels import Geometry, filters, rotation_matrix
+from pipeline.painter import Painter
+from pipeline.pixels import Geometry
 from pipeline.probe import CONTAINERS, check_file, clock_seconds
 from pipeline.unshown import BrokenPromiseError, Unshown
 
@@ -228,6 +227,8 @@ class _Source:
         """
         if self.stream.codec_context.name == "h264":
             self.unshown = Unshown(self.times.clock)
+            # A damaged frame must be known before any that is made from it comes out.
+            self.stream.codec_context.options |= {"err_detect": "explode"}
 
     def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, range]]:
         """Yield (frame, the slots that show it), leaving out frames that no slot shows.
@@ -316,54 +317,3 @@ class _Source:
             missing_fraction=self.lengths.missing_fraction(self.times.decoded_seconds),
             synthetic_pts=self.synthetic,
         )
-
-
-def _display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
-    # `frame.side_data` would keep itself in the frame and the frame in itself: only the garbage
-    # collector would free the two, after dozens of frames more had been given new memory.
-    try:
-        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
-    except ValueError:  # PyAV does not know every kind of side data
-        return rotation_matrix(-frame.rotation)
-    return None if matrix is None else bytes(matrix)
-
-
-class Painter:
-    """Turns decoded frames into pictures with a filter graph that is rebuilt when frames change.
-
-    A filter graph rather than `VideoFrame.reformat`: that one cannot crop, so it would scale the
-    whole width and round its ratio.
-    """
-
-    def __init__(self, geometry: Geometry, time_base: Fraction):
-        self._geometry = geometry
-        self._time_base = time_base
-        self._key: tuple | None = None
-        self._graph: av.filter.Graph | None = None
-
-    def paint(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
-        """A frame as uint8 [frame_size, frame_size, 3] RGB."""
-        matrix = _display_matrix(frame)
-        look = (frame.format.name, int(frame.colorspace), int(frame.color_range))
-        key = (frame.width, frame.height, *look, matrix)
-        if key != self._key:
-            self._graph, self._key = self._build(*key), key
-        self._graph.push(frame)
-        return self._graph.pull().to_ndarray()
-
-    def _build(
-        self, width: int, height: int, pixels: str, space: int, span: int, matrix: bytes | None
-    ) -> av.filter.Graph:
-        graph = av.filter.Graph()
-        if hasattr(graph, "threads"):
-            graph.threads = 1
-        source = (
-            f"video_size={width}x{height}:pix_fmt={pixels}:time_base={self._time_base}"
-            f":pixel_aspect=1/1:colorspace={space}:range={span}"
-        )
-        chain = [("buffer", source), *filters(self._geometry, width, height, matrix)]
-        graph.link_nodes(
-            *(graph.add(name, args or None) for name, args in [*chain, ("buffersink", "")])
-        )
-        graph.configure()
-        return graph
