@@ -297,6 +297,9 @@ class _Source:
                 self.packets += 1
                 self.bad_packets += 1
                 return
+            except IndexError:
+                # The end, where PyAV stumbles over a stream that turned up on the way.
+                return
             if packet is None:
                 return
             if packet.pts is not None:
