@@ -59,7 +59,7 @@ def apart(frame: av.VideoFrame, geometry: Geometry) -> tuple[float, int]:
         width=frame.width,
         space=int(frame.colorspace),
         full_range=int(frame.color_range) == FULL,
-        display_matrix=video._display_matrix(frame),
+        display_matrix=video.display_matrix(frame),
     )
     planes = [torch.from_numpy(plane) for plane in nv12_of(frame)]
     found = SquareMaker(geometry, CPU).square(*planes, look)
@@ -148,7 +148,7 @@ def test_turned_and_mirrored_videos_are_those_of_the_cpu(tmp_path, matrix):
     decoded(tmp_path, 120, 162)
     set_display_matrix(tmp_path / "picture.mp4", matrix)
     frame = first_frame(tmp_path / "picture.mp4")
-    assert struct.unpack("=2i", video._display_matrix(frame)[:8]) == (
+    assert struct.unpack("=2i", video.display_matrix(frame)[:8]) == (
         matrix[0] << 16,
         matrix[1] << 16,
     )

@@ -36,13 +36,13 @@ def path(tmp_path_factory):
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU that decodes as libav does; the test says how its frames differ from NVDEC's usual."""
-    real_paint, real_matrix, real_maker = GpuPainter.paint, video._display_matrix, nv12.SquareMaker
+    real_paint, real_matrix, real_maker = GpuPainter.paint, video.display_matrix, nv12.SquareMaker
 
     def install(change: Change = OnGpu) -> None:
         monkeypatch.setattr(GpuPainter, "paint", lambda self, f: real_paint(self, change(f)))
 
     monkeypatch.setattr(video, "hwaccel", lambda gpu: None)
-    monkeypatch.setattr(video, "_display_matrix", lambda f: real_matrix(getattr(f, "frame", f)))
+    monkeypatch.setattr(video, "display_matrix", lambda f: real_matrix(getattr(f, "frame", f)))
     monkeypatch.setattr(nv12, "SquareMaker", lambda geometry, device: real_maker(geometry, "cpu"))
     install()
     return install
