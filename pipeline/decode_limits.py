@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.decoding import Job
+from pipeline.decoding import Event, Failed, Finished, Job
+from pipeline.formats.manifest import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,34 @@ class Limits:
 
 USUAL_LIMITS = Limits(video_seconds=120.0, factor=2.0, videos_per_worker=200)
 """Those of config/config.yaml: half of real time at the slowest, which 8K reaches on one core."""
+
+
+def over_budget(job: Job, budget: float) -> Failed:
+    """The end of a video whose decoding took too long."""
+    message = (
+        f"decoding took longer than its budget of {budget:.0f} s"
+        " (run.encode.video_timeout_seconds and video_timeout_factor)"
+    )
+    return Failed(job.number, Reason.TIMEOUT, message)
+
+
+def within_budget(job: Job, events: Iterator[Event], budget: float) -> Iterator[Event]:
+    """Yield a video's events; it is given up at the first one behind the budget of seconds.
+
+    Only the time until an event comes counts, not what is done with it. An event that never comes
+    cannot be given up: that takes another process (`decode_pool`).
+    """
+    spent = 0.0
+    while True:
+        began = time.monotonic()
+        event = next(events, None)
+        spent += time.monotonic() - began
+        if event is None:
+            return
+        if spent > budget and not isinstance(event, Finished | Failed):
+            yield over_budget(job, budget)
+            return
+        yield event
 
 
 class WaitingWindows:

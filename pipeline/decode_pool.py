@@ -20,9 +20,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from pipeline.decode_limits import USUAL_LIMITS, Limits, WaitingWindows
+from pipeline.decode_limits import (
+    USUAL_LIMITS,
+    Limits,
+    WaitingWindows,
+    over_budget,
+    within_budget,
+)
 from pipeline.decoding import Event, Failed, Finished, Job, Started, decode_video
 from pipeline.formats.manifest import Reason
 from pipeline.formats.recipe import Sampling
@@ -57,14 +65,16 @@ def decode_all(
 ) -> Iterator[Event]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
-    `workers` processes decode (0: this one, where nothing can keep `limits`), and at most about
-    `waiting_windows` windows wait. When the iterator is closed, also by an exception, the processes
+    `workers` processes decode, and at most about `waiting_windows` windows wait. With 0 workers
+    this process decodes: it gives up a video that is over its budget when the next window comes,
+    and hangs with one that hangs. When the iterator is closed, also by an exception, the processes
     are killed. With `gpu`, that GPU's decoder is used.
     """
     what = (sampling, geometry, gpu)
     if not workers:
         for job in jobs:
-            yield from decode_video(job, *what)
+            with closing(decode_video(job, *what)) as events:
+                yield from within_budget(job, events, limits.budget(job))
         return
     if isinstance(waiting_windows, int):
         waiting_windows = WaitingWindows(waiting_windows)
@@ -152,10 +162,10 @@ class _Pool:
             try:
                 if worker is None or self._relay(job, worker):
                     return worker
-            except _OutOfTime as fault:
+            except _OutOfTime:
                 worker.process.kill()
                 worker.close()
-                self._pass_on(Failed(job.number, Reason.TIMEOUT, str(fault)))
+                self._pass_on(over_budget(job, self.limits.budget(job)))
                 return None
             exit_code = worker.close()
             worker = None
@@ -165,6 +175,7 @@ class _Pool:
                 "decoding %s ended its process (exit code %s), try %d of %d",
                 *(job.path, exit_code, attempt, TRIES),
             )
+            job = replace(job, on_cpu=True)
         message = f"its decoding process died {TRIES} times (exit code {exit_code})"
         self._pass_on(Failed(job.number, Reason.CRASHED, message))
         return None
@@ -188,7 +199,7 @@ class _Pool:
         try:
             worker.connection.send(job)
             while True:
-                event, waited = _next_event(worker.connection, left, budget)
+                event, waited = _next_event(worker.connection, left)
                 left = budget if isinstance(event, Started) else left - waited
                 self._pass_on(event)
                 if isinstance(event, Finished | Failed):
@@ -206,14 +217,11 @@ class _Pool:
         return None
 
 
-def _next_event(connection: Connection, left: float, budget: float) -> tuple[Event, float]:
+def _next_event(connection: Connection, left: float) -> tuple[Event, float]:
     """The next event and how long it was waited for; `_OutOfTime` after `left` seconds."""
     began = time.monotonic()
     if not connection.poll(max(left, 0.0)):
-        raise _OutOfTime(
-            f"decoding took longer than its budget of {budget:.0f} s"
-            " (run.encode.video_timeout_seconds and video_timeout_factor)"
-        )
+        raise _OutOfTime
     event = connection.recv()
     return event, time.monotonic() - began
 

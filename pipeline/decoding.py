@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pipeline.decoded import DecodeReport
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
+from pipeline.nvdec import UnsuitedError
 from pipeline.pixels import Geometry
 from pipeline.video import VideoReader
+
+MISSING = 0.01
+"""The part of a length that a header may be off by; where a GPU leaves out more, the CPU looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Job:
     """By which its events are known."""
     path: str
     declared_seconds: float
+    on_cpu: bool = False
+    """Even where a GPU decodes: it failed with this video."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ class Finished:
     """Of a CPU, while it was decoded..."""
     wall_seconds: float = field(default=0.0, compare=False)
     """...and of the clock; the rest was spent on waiting for the disk, or for a CPU."""
+    on_gpu: bool = field(default=False, compare=False)
+    """Whether a GPU decoded it."""
+    gpu_fault: str = field(default="", compare=False)
+    """Why it did not, where one was asked to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +87,64 @@ def decode_video(
 ) -> Iterator[Event]:
     """The events of one video; the one place where a decoding fault becomes an event.
 
-    `gpu`: decode on it, as `VideoReader` does.
+    With `gpu` that GPU decodes. The CPU has the last word on what is damaged or of a kind that the
+    GPU does not know: such a video starts anew there.
     """
+    fault = "it ended the decoding process" if job.on_cpu else ""
+    if gpu is not None and not fault:
+        fault = yield from _on_gpu(job, sampling, geometry, gpu)
+        if not fault:
+            return
     yield Started(job.number)
-    watch = _Watch()
-    reader = VideoReader(
+    reader = _reader(job, sampling, geometry, None)
+    try:
+        finished = yield from _decoded(job, reader)
+    except VideoFault as error:
+        yield Failed(job.number, error.reason, error.message)
+        return
+    yield replace(finished, gpu_fault=fault if gpu is not None else "")
+
+
+def _on_gpu(
+    job: Job, sampling: Sampling, geometry: Geometry, gpu: int
+) -> Generator[Event, None, str]:
+    """Yield the events of one video; return why the CPU must decode it anew, if it must."""
+    yield Started(job.number)
+    reader = _reader(job, sampling, geometry, gpu)
+    try:
+        finished = yield from _decoded(job, reader)
+    except UnsuitedError as error:
+        return str(error)
+    except VideoFault as error:
+        return f"there it is {error.reason.value}: {error.message}"
+    if finished.report.bad_packets:
+        return "some of its packets do not decode there"
+    if finished.report.missing_fraction > MISSING:
+        return "a part of its length does not decode there"
+    yield replace(
+        finished, on_gpu=reader.on_gpu, gpu_fault="" if reader.on_gpu else "NVDEC does not know it"
+    )
+    return ""
+
+
+def _reader(job: Job, sampling: Sampling, geometry: Geometry, gpu: int | None) -> VideoReader:
+    return VideoReader(
         job.path,
         sampling=sampling,
         geometry=geometry,
         declared_seconds=job.declared_seconds,
         gpu=gpu,
     )
-    try:
-        size_bytes, mtime_ns = _fingerprint(job.path)
-        for pixels in watch.timed(reader.windows()):
-            yield Window(job.number, pixels)
-    except VideoFault as fault:
-        yield Failed(job.number, fault.reason, fault.message)
-        return
+
+
+def _decoded(job: Job, reader: VideoReader) -> Generator[Event, None, Finished]:
+    """Yield a video's windows; return what is to be said at its end."""
+    watch = _Watch()
+    size_bytes, mtime_ns = _fingerprint(job.path)
+    for pixels in watch.timed(reader.windows()):
+        yield Window(job.number, pixels)
     assert reader.report is not None
-    yield Finished(job.number, reader.report, size_bytes, mtime_ns, watch.busy, watch.wall)
+    return Finished(job.number, reader.report, size_bytes, mtime_ns, watch.busy, watch.wall)
 
 
 class _Watch:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from pipeline.decode_limits import USUAL_LIMITS, Limits
 
 AUTO = "auto"
+
+log = logging.getLogger(__name__)
 
 
 def batch_size(text: str) -> int | str:
@@ -83,7 +86,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--batch", type=batch_size, default=8, help="windows in one batch, or auto: probed once"
     )
-    parser.add_argument("--workers", type=int, default=1, help="decoding processes; 0: none")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="decoding processes; 0: none (and a video that hangs is waited for)",
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads of the network on a CPU")
     parser.add_argument(
         "--retry", default="all", help="failed videos to try again: all, none, or reasons"
@@ -108,3 +116,9 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value != AUTO and value < low:
             raise ValueError(f"--{name.replace('_', '-')} is {value}, must be at least {low}")
+    if not options.workers:
+        log.warning(
+            "--workers 0 decodes in this process, where nothing can end a video that hangs: its"
+            " time budget (--video-timeout-seconds) is looked at between windows only; 1 or more"
+            " keep it"
+        )

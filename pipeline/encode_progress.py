@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,6 +27,32 @@ ADVICE = {
 }
 
 log = logging.getLogger(__name__)
+
+
+class GpuTally:
+    """Which videos a GPU decoded, and why not the others; says so once, and at the end."""
+
+    def __init__(self):
+        self.num_decoded = 0
+        self.faults: Counter[str] = Counter()
+
+    def note(self, path: str, end: Finished) -> None:
+        """Take in the end of a video."""
+        self.num_decoded += end.on_gpu
+        if not end.gpu_fault:
+            return
+        if not self.faults:
+            log.warning(
+                "%s: NVDEC is not used (%s): the CPU decodes it, and others like it",
+                *(path, end.gpu_fault),
+            )
+        self.faults[end.gpu_fault] += 1
+
+    def text(self) -> str:
+        """One line for the end."""
+        parts = [f"NVDEC decoded {self.num_decoded} videos, the CPU {self.faults.total()}"]
+        parts += [f"{count}: {fault}" for fault, count in self.faults.most_common(3)]
+        return "; ".join(parts)
 
 
 class Progress:

@@ -12,10 +12,10 @@ from pipeline.formats.manifest import ManifestRow, read_manifest
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
 from pipeline.formats.shard import write_shard
+from pipeline.nvdec import nvdec_fault
 from pipeline.reuse import RETRY_ALL, FeatureStore, Retry
 from pipeline.settings import EncodeSettings
 from pipeline.shard_videos import ShardEncoder
-from pipeline.video import nvdec_fault
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.decode_limits import USUAL_LIMITS, Limits, WaitingWindows
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Event, Finished, Job, Started, Window
-from pipeline.encode_progress import Progress
+from pipeline.encode_progress import GpuTally, Progress
 from pipeline.encoders.batch_size import held_size
 from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import Encoder
@@ -61,6 +61,7 @@ class ShardEncoder:
         self.facts: dict[int, VideoFacts] = {}
         self.unfinished: dict[int, Unfinished] = {}
         self.num_reused = 0
+        self.gpu_tally = GpuTally()
         self.retry = retry
 
     def encode(self, workers: int, limits: Limits = USUAL_LIMITS, gpu: int | None = None) -> None:
@@ -93,6 +94,8 @@ class ShardEncoder:
         self._settle()
         assert not self.unfinished, "a decoded video lacks features"
         self._log_end([self.facts[job.number] for job in jobs])
+        if gpu is not None and jobs:
+            log.info("%s", self.gpu_tally.text())
 
     @property
     def batch_size(self) -> int:
@@ -152,6 +155,7 @@ class ShardEncoder:
                 self._settle()
         elif isinstance(event, Finished):
             self.unfinished[number].end = event
+            self.gpu_tally.note(self.rows[number].path, event)
             self._settle()
         else:
             del self.unfinished[number]

@@ -38,6 +38,7 @@ def facts_of_decoded(row: ManifestRow, event: Finished) -> VideoFacts:
         bad_packets=report.bad_packets,
         packets=report.packets,
         missing_fraction=report.missing_fraction,
+        decoder="nvdec" if event.on_gpu else "cpu",
         size_bytes=event.size_bytes,
         mtime_ns=event.mtime_ns,
     )

@@ -8,15 +8,14 @@ as it is, because setting it can deadlock libav's own threads.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import av.codec
-import av.codec.hwaccel
 import av.container
-import av.filter
 import av.format
 import av.stream
 import av.video.frame
@@ -27,8 +26,11 @@ from pipeline.decoded import DecodeReport, Lengths
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.grid import Clock, FrameTimes, WindowBuffer
-from pipeline.pixels import Geometry, filters, rotation_matrix
+from pipeline.nvdec import GpuPainter, hwaccel
+from pipeline.painter import Painter, display_matrix
+from pipeline.pixels import Geometry
 from pipeline.probe import CONTAINERS, check_file, clock_seconds
+from pipeline.unshown import BrokenPromiseError, Unshown
 
 MAX_PIXELS = 2**27
 """Of one frame (8K has 2**25): a header that claims more gets no memory."""
@@ -39,9 +41,8 @@ __all__ = ["DecodeReport", "Geometry", "VideoReader"]
 class VideoReader:
     """One pass over one video.
 
-    `declared_seconds` is the length to expect when the file itself declares none. With `gpu`, the
-    decoder of that GPU (NVDEC) is used for what it can decode, and libav's own for the rest; the
-    pictures come to the CPU all the same, where one chain of filters cuts and scales both kinds.
+    `declared_seconds` is the length to expect when the file itself declares none. With `gpu`, that
+    GPU decodes (NVDEC) and makes the pictures; streams that it does not know at all libav decodes.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class VideoReader:
         self.gpu = gpu
         self.report: DecodeReport | None = None
         """Set once `windows` is exhausted."""
+        self.painter: Painter | GpuPainter | None = None
 
     def windows(self) -> Iterator[np.ndarray]:
         """Yield uint8 [frames, frame_size, frame_size, 3] RGB windows in order.
@@ -70,25 +72,39 @@ class VideoReader:
         Raises:
             VideoFault: what `check_file` raises, UNREADABLE, NO_VIDEO_STREAM, NO_FRAMES (none
                 decodes) or DISCONTINUOUS (timestamps jump).
+            UnsuitedError: with `gpu`: pictures that this GPU does not make as the CPU would.
         """
         check_file(self.path)
         try:
-            source = yield from self._read(synthetic=False)
-            if source.frames and source.times.first is None:
-                source = yield from self._read(synthetic=True)
+            yield from self._whole_video()
         except av.FFmpegError as error:
             raise VideoFault(Reason.UNREADABLE, f"libav: {error.strerror}") from None
-        if source.times.first is None:
-            found = f"none of {source.packets} packets gave a frame"
+        if self._source.times.first is None:
+            found = f"none of {self._source.packets} packets gave a frame"
             raise VideoFault(Reason.NO_FRAMES, found)
-        self.report = source.report()
+        self.report = self._source.report()
 
-    def _read(self, *, synthetic: bool) -> Generator[np.ndarray, None, _Source]:
-        """Yield the windows and return what was read; a file without timestamps yields none."""
+    def _whole_video(self) -> Iterator[np.ndarray]:
+        """Decode what is shown; where the file does not allow that, all of it."""
+        given = 0
+        try:
+            for window in self._read(thrifty=True):
+                yield window
+                given += 1
+        except BrokenPromiseError:
+            # Up to where the promise was broken, both ways show the same.
+            yield from itertools.islice(self._read(), given, None)
+        if self._source.frames and self._source.times.first is None:
+            yield from self._read(synthetic=True)
+
+    def _read(self, *, thrifty: bool = False, synthetic: bool = False) -> Iterator[np.ndarray]:
+        """Yield the windows, leaving what was read in `_source`; no timestamps, no windows."""
         with open_video(self.path, self.gpu) as container:
-            source = _Source(container, self.sampling.frame_rate, synthetic=synthetic)
+            source = self._source = _Source(container, self.sampling.frame_rate, synthetic)
+            if thrifty and self.gpu is None:
+                source.leave_out_unshown()
             source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
-            painter = Painter(self.geometry, source.stream.time_base)
+            painter = self.painter = self._painter(source.stream)
             buffer = WindowBuffer(self.sampling)
             for frame, slots in source.placed_frames():
                 picture = None
@@ -100,22 +116,20 @@ class VideoReader:
             window = buffer.finish(source.times.num_frames)
             if window is not None:
                 yield window
-        return source
 
+    def _painter(self, stream: av.video.stream.VideoStream) -> Painter | GpuPainter:
+        painter = Painter(self.geometry, stream.time_base)
+        if self.gpu is None:
+            return painter
+        context, matrix = stream.codec_context, display_matrix
+        return GpuPainter(
+            self.geometry, self.gpu, cpu=painter, context=context, display_matrix=matrix
+        )
 
-def nvdec_fault(gpu: int) -> str:
-    """Why this GPU cannot decode; empty when it can."""
-    if "cuda" not in av.codec.hwaccel.hwdevices_available():
-        return "this PyAV is built without CUDA"
-    try:
-        _nvdec(gpu).create(av.codec.Codec("h264", "r"))
-    except (OSError, RuntimeError, ValueError) as error:
-        return f"libav: {error}"
-    return ""
-
-
-def _nvdec(gpu: int) -> av.codec.hwaccel.HWAccel:
-    return av.codec.hwaccel.HWAccel("cuda", device=gpu, allow_software_fallback=True)
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU made the pictures."""
+        return isinstance(self.painter, GpuPainter) and self.painter.num_squares > 0
 
 
 def open_video(path: Path, gpu: int | None = None) -> av.container.InputContainer:
@@ -125,7 +139,7 @@ def open_video(path: Path, gpu: int | None = None) -> av.container.InputContaine
             f"file:{path.absolute()}",
             container_options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS},
             metadata_errors="replace",
-            hwaccel=None if gpu is None else _nvdec(gpu),
+            hwaccel=None if gpu is None else hwaccel(gpu),
         )
     except av.ArgumentError:
         allowed = "it is a text, a picture or a playlist, or of a container that is not read"
@@ -182,6 +196,7 @@ class _Source:
         self.stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
         self.synthetic = synthetic
         self.times = self._times(frame_rate)
+        self.unshown: Unshown | None = None
         self.frames = self.packets = self.bad_packets = 0
         self.lengths = self._lengths()
 
@@ -205,10 +220,24 @@ class _Source:
             late_seconds=max(0.0, own_start - start),
         )
 
+    def leave_out_unshown(self) -> None:
+        """Decode no frame that is neither shown nor needed for others, where that is safe.
+
+        Of H.264 alone it is known which frames nothing refers to; the rest is decoded in full.
+        """
+        if self.stream.codec_context.name == "h264":
+            self.unshown = Unshown(self.times.clock)
+            # A damaged frame must be known before any that is made from it comes out.
+            self.stream.codec_context.options |= {"err_detect": "explode"}
+
     def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, range]]:
-        """Yield (frame, the slots that show it), leaving out frames that no slot shows."""
+        """Yield (frame, the slots that show it), leaving out frames that no slot shows.
+
+        Raises:
+            BrokenPromiseError: a frame that was left out is shown.
+        """
         pending = None
-        for frame in self._decoded():
+        for frame in self._timed():
             if self.synthetic:
                 slots = self.times.place(self.frames, None, 1)
             else:
@@ -217,16 +246,36 @@ class _Source:
             if slots is None:
                 continue
             if slots:
+                if isinstance(pending, av.Packet):
+                    raise BrokenPromiseError
                 yield pending, slots
             pending = frame
         if pending is not None:
             yield pending, self.times.finish()
 
-    def _decoded(self) -> Iterator[av.video.frame.VideoFrame]:
-        for packet in self._demuxed():
+    def _timed(self) -> Iterator[av.video.frame.VideoFrame | av.Packet]:
+        """The frames, and in their places the packets whose frames were left out."""
+        if self.unshown is None:
+            yield from self._decoded(self._demuxed())
+            return
+        for frame in self._decoded(self._thinned()):
+            yield from self.unshown.before(frame)
+            yield frame
+        self.unshown.finish()
+
+    def _thinned(self) -> Iterator[av.Packet]:
+        """The packets, with the decoder told before each whether it may leave out its frame."""
+        for packet, unshown in self.unshown.plan(self._demuxed()):
+            self.stream.codec_context.skip_frame = "NONREF" if unshown else "DEFAULT"
+            yield packet
+
+    def _decoded(self, packets: Iterator[av.Packet]) -> Iterator[av.video.frame.VideoFrame]:
+        for packet in packets:
             try:
                 frames = packet.decode()
             except av.FFmpegError:
+                if self.unshown is not None:
+                    raise BrokenPromiseError from None
                 self.bad_packets += 1
             else:
                 yield from frames
@@ -248,6 +297,9 @@ class _Source:
                 self.packets += 1
                 self.bad_packets += 1
                 return
+            except IndexError:
+                # The end, where PyAV stumbles over a stream that turned up on the way.
+                return
             if packet is None:
                 return
             if packet.pts is not None:
@@ -268,52 +320,3 @@ class _Source:
             missing_fraction=self.lengths.missing_fraction(self.times.decoded_seconds),
             synthetic_pts=self.synthetic,
         )
-
-
-def _display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
-    try:
-        matrix = frame.side_data.get("DISPLAYMATRIX")
-    except ValueError:  # PyAV does not know every kind of side data
-        return rotation_matrix(-frame.rotation)
-    return None if matrix is None else bytes(matrix)
-
-
-class Painter:
-    """Turns decoded frames into pictures with a filter graph that is rebuilt when frames change.
-
-    A filter graph rather than `VideoFrame.reformat`: that one cannot crop, so it would scale the
-    whole width and round its ratio.
-    """
-
-    def __init__(self, geometry: Geometry, time_base: Fraction):
-        self._geometry = geometry
-        self._time_base = time_base
-        self._key: tuple | None = None
-        self._graph: av.filter.Graph | None = None
-
-    def paint(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
-        """A frame as uint8 [frame_size, frame_size, 3] RGB."""
-        matrix = _display_matrix(frame)
-        look = (frame.format.name, int(frame.colorspace), int(frame.color_range))
-        key = (frame.width, frame.height, *look, matrix)
-        if key != self._key:
-            self._graph, self._key = self._build(*key), key
-        self._graph.push(frame)
-        return self._graph.pull().to_ndarray()
-
-    def _build(
-        self, width: int, height: int, pixels: str, space: int, span: int, matrix: bytes | None
-    ) -> av.filter.Graph:
-        graph = av.filter.Graph()
-        if hasattr(graph, "threads"):
-            graph.threads = 1
-        source = (
-            f"video_size={width}x{height}:pix_fmt={pixels}:time_base={self._time_base}"
-            f":pixel_aspect=1/1:colorspace={space}:range={span}"
-        )
-        chain = [("buffer", source), *filters(self._geometry, width, height, matrix)]
-        graph.link_nodes(
-            *(graph.add(name, args or None) for name, args in [*chain, ("buffersink", "")])
-        )
-        graph.configure()
-        return graph

@@ -145,6 +145,29 @@ def test_a_video_that_takes_longer_than_its_budget_ends_as_timeout_and_the_next_
     assert_no_process_is_left()
 
 
+def test_without_processes_a_video_over_its_budget_ends_at_its_next_window(jobs, monkeypatch):
+    """Decoding a window takes a second, by a clock that only decoding moves."""
+    now = [0.0]
+
+    def slow(self):
+        for _ in range(4):
+            now[0] += 1.0
+            yield np.zeros((4, 320, 320, 3), np.uint8)
+        raise AssertionError("given up before")
+
+    monkeypatch.setattr("pipeline.decode_limits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pipeline.decoding.VideoReader.windows", slow)
+    tight = limits(video_seconds=2.0, factor=0.25)
+    stream = decode_all(jobs[2:3], SAMPLING, LARGE, workers=0, waiting_windows=1, limits=tight)
+    events = []
+    for event in stream:
+        now[0] += 100.0  # the network's time
+        events.append(event)
+    assert [type(event) for event in events] == [Started, Window, Window, Failed]
+    assert events[-1].reason is Reason.TIMEOUT
+    assert "budget of 3 s (run.encode.video_timeout_seconds" in events[-1].message
+
+
 def test_time_that_the_network_takes_is_not_the_video_s(jobs):
     """Half a second for each window that is taken, a budget of one second for the video."""
     stream = decode_all(

@@ -78,6 +78,13 @@ def test_the_flags_stand_for_the_presets_and_for_each_encoder_s_own_sizes(argume
     assert (s3d.output, s3d.frame_size) == ("mixed_5c", 224)
 
 
+def test_no_processes_keep_no_time_budget_which_is_said_at_the_start(arguments, caplog):
+    parse([*arguments, "--workers", "1"])
+    assert "time budget" not in caplog.text
+    parse([*arguments, "--workers", "0"])
+    assert caplog.text.count("--workers 0 decodes in this process, where nothing can end") == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

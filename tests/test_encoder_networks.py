@@ -9,8 +9,8 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from pipeline.encoders.c3d import C3D
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.network import LAYOUTS, Network
 from pipeline.formats.files import sha256_of_file
@@ -169,17 +169,60 @@ class Residual(nn.Module):
         return self.fc(self.stem(x_BCTHW).mean(dim=(2, 3, 4)))
 
 
+class Positioned(Residual):
+    """Has a number for each place of a picture, as the transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.pos_encoding = nn.Identity()
+
+
+class Everywhere(Residual):
+    """Classifies every place with a convolution, and takes the mean behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = None
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Conv3d(6, 400, 1))
+
+    def forward(self, x_BCTHW):
+        return self.classifier(self.stem(x_BCTHW)).mean(dim=(2, 3, 4))
+
+
+NETWORKS = {"r3d_18": Residual, "mvit_v2_s": Positioned, "s3d": Everywhere}
+PRESETS = {
+    "r3d_18": (112, [128, 171], {"min_size": (1, 1), "min_temporal_size": None}),
+    "mvit_v2_s": (224, [256], {"min_size": (224, 224), "min_temporal_size": 16}),
+    "s3d": (224, [256, 256], {"min_size": (224, 224), "min_temporal_size": 14}),
+}
+"""What torchvision 0.29 says of them: side of the square, resize, least sizes."""
+
+
+def weights_of(name: str) -> types.SimpleNamespace:
+    """What stands for torchvision's enumeration of a network's weights."""
+    crop, resize, meta = PRESETS[name]
+    preset = types.SimpleNamespace(
+        crop_size=[crop, crop], resize_size=resize, mean=[0.43, 0.39, 0.38], std=[0.23, 0.22, 0.22]
+    )
+    return types.SimpleNamespace(
+        DEFAULT=types.SimpleNamespace(transforms=lambda: preset, meta=meta)
+    )
+
+
+def build(name: str, *, weights: object) -> nn.Module:
+    assert weights is None, "nothing is downloaded"
+    return NETWORKS[name]()
+
+
 @pytest.fixture
 def torchvision(monkeypatch):
-    """Stands in for torchvision: one video network of that name."""
-
-    def r3d_18(*, weights=None):
-        assert weights is None
-        return Residual()
-
+    """Stands in for torchvision: three video networks of its names."""
     for name in ("torchvision", "torchvision.models", "torchvision.models.video"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["torchvision.models.video"].r3d_18 = r3d_18
+    models = sys.modules["torchvision.models"]
+    models.video = sys.modules["torchvision.models.video"]
+    models.list_models = lambda module: sorted(NETWORKS)
+    models.get_model_weights, models.get_model = weights_of, build
 
 
 @pytest.mark.usefixtures("torchvision")
@@ -189,11 +232,45 @@ def test_a_torchvision_network_gives_what_its_last_layer_is_given(tmp_path):
     encoder = load_encoder(settings, "cpu")
     assert tuple(encoder(WINDOWS).shape) == (2, encoder.feature_dim) == (2, 6)
     assert encoder.geometry == Geometry(frame_size=32, resize=(37, 49))
+    assert encoder.network.mean == (0.43, 0.39, 0.38)
+
+
+def large(name: str, frames: int = 16, **changes) -> EncodeSettings:
+    sampling = {"frame_rate": 16, "frames": frames, "stride_seconds": 1, "tail": "repeat"}
+    return settings_for(f"torchvision:{name}", sampling=sampling, **{"frame_size": 224} | changes)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_layer_that_classifies_every_place_is_taken_off_too():
+    encoder = load_encoder(large("s3d"), "cpu")
+    windows = torch.zeros(1, 4, 16, 16, 3, dtype=torch.uint8)
+    assert tuple(encoder(windows).shape) == (1, encoder.feature_dim) == (1, 6)
+    assert encoder.geometry == Geometry(frame_size=224, resize=(256, 256))
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("s3d", {"frame_size": 112}, "frame_size is 112, but torchvision:s3d takes at least 224"),
+        ("s3d", {"frames": 8}, "sampling.frames is 8, but torchvision:s3d takes at least 14"),
+        ("mvit_v2_s", {"frames": 32}, "frames is 32, but torchvision:mvit_v2_s takes 16: set"),
+        ("mvit_v2_s", {"frame_size": 256}, "256, but torchvision:mvit_v2_s takes 224: set"),
+    ],
+)
+def test_sizes_that_a_torchvision_network_cannot_take_are_one_line(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_encoder(large(name, **changes), "cpu")
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_short_side_of_a_torchvision_preset_stays_one_number():
+    assert load_encoder(large("mvit_v2_s"), "cpu").geometry == Geometry(224, resize=256)
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_name_that_torchvision_lacks_is_one_line_with_those_it_has():
-    with pytest.raises(ValueError, match="no video network 'resnet_7'; it has r3d_18"):
+    with pytest.raises(ValueError, match="no video network 'resnet_7'; it has mvit_v2_s, r3d_18"):
         load_encoder(settings_for("torchvision:resnet_7"), "cpu")
 
 
@@ -203,10 +280,23 @@ def test_without_torchvision_its_networks_are_one_line(monkeypatch):
         load_encoder(settings_for("torchvision:r3d_18"), "cpu")
 
 
-def test_the_real_torchvision_knows_its_networks():
+@pytest.mark.parametrize(
+    ("name", "size", "feature_dim"),
+    [
+        ("r3d_18", 112, 512),
+        ("s3d", 224, 1024),
+        ("mvit_v1_b", 224, 768),
+        ("mvit_v2_s", 224, 768),
+        ("swin3d_t", 64, 768),
+    ],
+)
+def test_the_real_torchvision_knows_its_networks(name, size, feature_dim):
     pytest.importorskip("torchvision")
-    settings = settings_for("torchvision:r3d_18")
-    assert tuple(load_encoder(settings, "cpu")(WINDOWS).shape) == (2, 512)
+    encoder = load_encoder(large(name, frame_size=size), "cpu")
+    windows = torch.randint(0, 256, (1, 16, size, size, 3), dtype=torch.uint8)
+    found = encoder(windows)
+    assert tuple(found.shape) == (1, encoder.feature_dim) == (1, feature_dim)
+    assert bool(found.isfinite().all())
 
 
 def c3d_settings(**changes) -> EncodeSettings:
@@ -215,17 +305,72 @@ def c3d_settings(**changes) -> EncodeSettings:
     return dataclasses.replace(SETTINGS, **(wanted | changes))
 
 
-def test_c3d_gives_4096_numbers_of_16_frames_cut_out_of_128_by_171(tmp_path):
-    names = {"conv1", "conv2", "conv3a", "conv3b", "conv4a", "conv4b", "conv5a", "conv5b", "fc6"}
-    state = C3D().state_dict()
-    assert {name.partition(".")[0] for name in state} == names
-    others = {"fc7.weight": torch.zeros(2), "fc8.bias": torch.zeros(2)}
-    torch.save(state | others, tmp_path / "c3d.pth")
-    encoder = load_encoder(c3d_settings(weights=str(tmp_path / "c3d.pth")), "cpu")
-    features = encoder(torch.randint(0, 256, (1, 16, 112, 112, 3), dtype=torch.uint8))
-    assert tuple(features.shape) == (1, encoder.feature_dim) == (1, 4096)
+PUBLISHED = {
+    "conv1": (64, 3, 3, 3, 3),
+    "conv2": (128, 64, 3, 3, 3),
+    "conv3a": (256, 128, 3, 3, 3),
+    "conv3b": (256, 256, 3, 3, 3),
+    "conv4a": (512, 256, 3, 3, 3),
+    "conv4b": (512, 512, 3, 3, 3),
+    "conv5a": (512, 512, 3, 3, 3),
+    "conv5b": (512, 512, 3, 3, 3),
+    "fc6": (4096, 8192),
+}
+"""The names and shapes of c3d.pickle (github.com/DavideA/c3d-pytorch) up to fc6."""
+
+
+def published_state() -> dict[str, torch.Tensor]:
+    """A state dict of c3d.pickle's names and shapes; those behind fc6 are left small."""
+    generator = torch.Generator().manual_seed(3)
+    state = {}
+    for name, shape in PUBLISHED.items():
+        scale = (2 / torch.Size(shape[1:]).numel()) ** 0.5 / (128 if name == "conv1" else 1)
+        state[f"{name}.weight"] = torch.randn(shape, generator=generator) * scale
+        state[f"{name}.bias"] = torch.randn(shape[0], generator=generator) * 0.1
+    return state | {f"fc{k}.{kind}": torch.zeros(1) for k in (7, 8) for kind in ("weight", "bias")}
+
+
+def by_the_paper(windows_BTHWC: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    """fc6 of C3D, written out: blue first, 0 to 255, the mean of Sports-1M taken off."""
+    x = windows_BTHWC.float().flip(-1) - torch.tensor([90.25, 97.66, 101.41])
+    x = x.permute(0, 4, 1, 2, 3)
+
+    def conv(name):
+        return functional.conv3d(
+            x, state[f"{name}.weight"], state[f"{name}.bias"], padding=1
+        ).relu()
+
+    x = functional.max_pool3d(conv("conv1"), (1, 2, 2))
+    x = functional.max_pool3d(conv("conv2"), 2)
+    for layer in ("conv3", "conv4", "conv5"):
+        x = conv(f"{layer}a")
+        x = conv(f"{layer}b")
+        # Caffe rounds sizes up, so that seven places become four: one is missing behind the last.
+        missing = x.shape[-1] % 2
+        x = functional.pad(x, (0, missing, 0, missing), value=-torch.inf)
+        x = functional.max_pool3d(x, 2)
+    return functional.linear(x.flatten(1), state["fc6.weight"], state["fc6.bias"]).relu()
+
+
+def test_c3d_loads_the_published_weights_and_gives_fc6_as_the_paper_has_it(tmp_path):
+    state = published_state()
+    # As old as the published file: no zip archive.
+    torch.save(state, tmp_path / "c3d.pickle", _use_new_zipfile_serialization=False)
+    encoder = load_encoder(c3d_settings(weights=str(tmp_path / "c3d.pickle")), "cpu")
+    generator = torch.Generator().manual_seed(4)
+    windows = torch.randint(0, 256, (1, 16, 112, 112, 3), dtype=torch.uint8, generator=generator)
+    found, expected = encoder(windows), by_the_paper(windows, state)
+    assert tuple(found.shape) == (1, encoder.feature_dim) == (1, 4096)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    assert 0.2 < float((expected > 0).float().mean()) < 0.8
     assert encoder.geometry == Geometry(frame_size=112, resize=(128, 171))
-    assert float(features.min()) >= 0
+
+
+def test_c3d_names_what_a_file_of_caffe_s_own_names_lacks(tmp_path):
+    torch.save({"conv1a.weight": torch.zeros(1)}, tmp_path / "c3d.pth")
+    message = r"does not fit c3d: missing conv1\.weight, conv1\.bias, .* unexpected conv1a\.weight"
+    with pytest.raises(ValueError, match=message):
+        load_encoder(c3d_settings(weights=str(tmp_path / "c3d.pth")), "cpu")
 
 
 def test_random_features_of_c3d_fit_float16_and_are_not_all_dead():

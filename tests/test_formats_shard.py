@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 import webdataset
 
+from pipeline.formats.parquet import write_table
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.shard import (
+    SCHEMA,
+    VERSION,
     EncodedVideo,
     VideoFacts,
     read_features,
@@ -130,6 +133,30 @@ def test_the_metadata_knows_the_tar(shard):
     index = read_index(shard[1])
     assert index.tar_bytes == shard[0].stat().st_size
     assert len(index.tar_sha256) == 64
+
+
+def test_an_index_that_does_not_say_which_decoder_it_was_is_read_all_the_same(shard):
+    """They were written before a GPU made pictures, and hold months of work."""
+    index = read_index(shard[1])
+    older = {name: kind for name, kind in SCHEMA.items() if name != "decoder"}
+    rows = [{name: getattr(row, name) for name in older} for row in index.rows]
+    metadata = {
+        "recipe": index.recipe.to_dict(),
+        "provenance": index.provenance,
+        "tar_bytes": index.tar_bytes,
+        "tar_sha256": index.tar_sha256,
+    }
+    write_table(shard[1], older, rows, version=VERSION, metadata=metadata)
+    assert read_index(shard[1]).rows == [dataclasses.replace(row, decoder="") for row in index.rows]
+    write_table(
+        shard[1],
+        {name: kind for name, kind in older.items() if name != "crc32"},
+        rows,
+        version=VERSION,
+        metadata=metadata,
+    )
+    with pytest.raises(ValueError, match="lacks the columns crc32"):
+        read_index(shard[1])
 
 
 def test_the_same_videos_give_the_same_bytes(shard, tmp_path):

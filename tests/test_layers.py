@@ -22,12 +22,12 @@ STAGES = {
 SHARED = ("pipeline.formats", "pipeline.vocabulary")
 """What trainer/ may import from pipeline/; the tokenizer is a part as well as a stage."""
 DOORS = {
-    "av": r"pipeline\.(video|stills|demo)",
+    "av": r"pipeline\.(video|nvdec|painter|stills|demo)",
     "webdataset": r"pipeline\.formats\..*",
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",
     "torch.distributed": r"trainer\.distributed",
-    "torch": r"pipeline\.(encode|encoders\..*|tools\.info)|trainer\..*",
+    "torch": r"pipeline\.(encode|encoders\..*|nvdec|nv12|swscale|tools\.info)|trainer\..*",
     "sklearn": r"trainer\.probe",
     "pickle": r"nothing",
 }

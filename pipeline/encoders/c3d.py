@@ -1,9 +1,17 @@
 """C3D, the 3D network of 3×3×3 kernels, up to its layer `fc6`.
 
-Tran et al., "Learning Spatiotemporal Features with 3D Convolutional Networks" (arXiv 1412.0767):
-16 frames scaled to 128×171, the centre 112×112 cut out, a mean taken off, 4096 numbers after fc6
-and its ReLU. Parameters bear the names of the network's Caffe layers, as in the usual ports to
-PyTorch; fc7 and fc8 of such a file are left out.
+Tran et al., "Learning Spatiotemporal Features with 3D Convolutional Networks" (arXiv 1412.0767).
+What it eats is read from the authors' Caffe code (github.com/facebook/C3D, C3D-v1.0: the feature
+extractor's prototxt, `video_data_layer.cpp`, `image_io.cpp`): 16 frames of any size scaled to
+128×171, the centre 112×112 cut out, colours from 0 to 255 in OpenCV's order, blue first, the mean
+of Sports-1M taken off, no standard deviation. The feature is the blob `fc6-1`, 4096 numbers behind
+its ReLU, which works in place.
+
+Parameters bear the names of the port whose weights most use (github.com/DavideA/c3d-pytorch,
+`c3d.pickle`): conv1, conv2, conv3a ... conv5b, fc6, fc7, fc8; fc7 and fc8 are left out. They are
+Caffe's numbers unchanged, so what goes for Caffe goes for them, and this port differs from that one
+where that one differs from Caffe: it feeds red first and takes no mean off (its issue 1), and pads
+the last pool on both sides (github.com/chuckcho/c3d-keras, issue 15; `pool3d_layer.cpp`).
 
 Shapes: B clips, C channels, T frames, H and W pixels, F features.
 """
@@ -31,16 +39,17 @@ LAYERS = {
 """Channels in and out."""
 
 POOLS = {
-    "conv1": ((1, 2, 2), (0, 0, 0)),
-    "conv2": ((2, 2, 2), (0, 0, 0)),
-    "conv3b": ((2, 2, 2), (0, 0, 0)),
-    "conv4b": ((2, 2, 2), (0, 0, 0)),
-    "conv5b": ((2, 2, 2), (0, 1, 1)),
+    "conv1": (1, 2, 2),
+    "conv2": (2, 2, 2),
+    "conv3b": (2, 2, 2),
+    "conv4b": (2, 2, 2),
+    "conv5b": (2, 2, 2),
 }
-"""The layers that a max pool follows: its kernel, which is its stride, and its padding."""
+"""The layers that a max pool follows, and its kernel, which is its stride."""
 
-MEAN_RGB = (102.0, 98.0, 90.0)
-"""The mean colour of Sports-1M; the original takes off a mean clip, which is nearly flat."""
+MEAN_RGB = (101.41, 97.66, 90.25)
+"""Of the mean clip of Sports-1M (`sport1m_train16_128_mean.binaryproto`), as measured in issue 1 of
+the port above; the original takes off the clip itself, which is nearly flat."""
 
 
 class C3D(nn.Module):
@@ -57,8 +66,8 @@ class C3D(nn.Module):
         for name in LAYERS:
             x_BCTHW = self.get_submodule(name)(x_BCTHW).relu()
             if name in POOLS:
-                kernel, padding = POOLS[name]
-                x_BCTHW = nn.functional.max_pool3d(x_BCTHW, kernel, kernel, padding)
+                # As Caffe, which rounds sizes up: the last seven places become four.
+                x_BCTHW = nn.functional.max_pool3d(x_BCTHW, POOLS[name], ceil_mode=True)
         return self.fc6(x_BCTHW.flatten(1)).relu()
 
 

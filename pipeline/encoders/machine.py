@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import logging
 import os
 import platform
@@ -39,22 +40,38 @@ def gpu_name(number: int) -> str:
 def take_gpu(names: list[str], folder: Path | None = None) -> int:
     """The number of a GPU of `names` that no other job holds; it is ours until this process ends.
 
-    A lock on a file stands for the GPU, so a killed job's is free at once. Where all are taken, the
-    process id chooses.
+    A lock on a file stands for a place on a GPU, so a killed job's is free at once. Where all GPUs
+    are taken, one that the fewest jobs hold is shared.
     """
-    folder = folder or Path(tempfile.gettempdir())
-    for number, name in enumerate(names):
-        path = folder / f"bagpipe-{os.getuid()}-{sample_key(name)}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            continue
-        return number
-    chosen = os.getpid() % len(names)
-    log.warning("all %d GPUs are taken by other jobs; sharing number %d", len(names), chosen)
-    return chosen
+    folder = folder or lock_folder()
+    for sharers in itertools.count():
+        for number, name in enumerate(names):
+            if _hold(folder / f"bagpipe-{os.getuid()}-{sample_key(name)}-{sharers}.lock"):
+                if sharers:
+                    log.warning(
+                        "all %d GPUs are taken by other jobs; sharing number %d with %d of them",
+                        *(len(names), number, sharers),
+                    )
+                return number
+    raise AssertionError("no end of places")
+
+
+def lock_folder() -> Path:
+    """A folder of this machine that all its jobs see, also where each has a TMPDIR of its own."""
+    usual = Path("/tmp")
+    return usual if os.access(usual, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def _hold(path: Path) -> bool:
+    """Lock the file until this process ends; False when another one has it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def use_threads(number: int) -> None:
@@ -81,11 +98,24 @@ def machine_state(device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     peak = torch.cuda.max_memory_allocated(device) / 2**30
+    busy = utilization(device)
+    return f"{'' if busy is None else f'GPU {busy} % busy, '}peak GPU memory {peak:.1f} GiB"
+
+
+def utilization(device: torch.device) -> int | None:
+    """Percent of the last moment in which the GPU computed, by any process; None: cannot be told.
+
+    It needs the package nvidia-ml-py, and a driver that tells: that of a part of a GPU (MIG) does
+    not.
+    """
     try:
-        busy = f"GPU {torch.cuda.utilization(device)} % busy, "
-    except (ModuleNotFoundError, RuntimeError):  # needs pynvml
-        busy = ""
-    return f"{busy}peak GPU memory {peak:.1f} GiB"
+        from pynvml import NVMLError
+    except ImportError:
+        return None
+    try:
+        return torch.cuda.utilization(device)
+    except (NVMLError, ModuleNotFoundError, RuntimeError):
+        return None
 
 
 def provenance(encoder: Encoder, batch: int, *, gpu_decodes: bool = False) -> dict:
@@ -95,6 +125,7 @@ def provenance(encoder: Encoder, batch: int, *, gpu_decodes: bool = False) -> di
         "machine": platform.machine(),
         "batch": batch,
         "threads": torch.get_num_threads(),
-        "decoder": f"PyAV {version('av')}" + (" with NVDEC" if gpu_decodes else ""),
+        # Which videos it was, in the end, each row of the index says.
+        "decoder": f"PyAV {version('av')}" + (", NVDEC and torch" if gpu_decodes else ""),
         "torch": torch.__version__,
     }

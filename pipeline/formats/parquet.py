@@ -43,8 +43,12 @@ def write_table(
         pq.write_table(table, scratch, compression="zstd")
 
 
-def read_table(path: str | Path, schema: Schema, *, version: str) -> tuple[dict[str, list], dict]:
+def read_table(
+    path: str | Path, schema: Schema, *, version: str, later: dict[str, object] | None = None
+) -> tuple[dict[str, list], dict]:
     """Read a table written by `write_table` as column lists, and its metadata.
+
+    `later` names columns that older files of this version lack, and what stands in each row then.
 
     Raises:
         ValueError: the file is no parquet, of another format version, or lacks a column.
@@ -53,10 +57,13 @@ def read_table(path: str | Path, schema: Schema, *, version: str) -> tuple[dict[
     found = (table.schema.metadata or {}).get(b"bagpipe", b"none").decode()
     if found != version:
         raise ValueError(f"{path} holds format {found!r}, expected {version!r}: rebuild it")
-    missing = [name for name in schema if name not in table.column_names]
-    if missing:
+    absent = [name for name in schema if name not in table.column_names]
+    if missing := [name for name in absent if name not in (later or {})]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-    columns = {name: table.column(name).to_pylist() for name in schema}
+    columns = {
+        name: [later[name]] * len(table) if name in absent else table.column(name).to_pylist()
+        for name in schema
+    }
     return columns, json.loads(table.schema.metadata[b"metadata"])
 
 
@@ -73,9 +80,11 @@ def read_metadata(path: str | Path, *, version: str) -> dict:
     return json.loads(found[b"metadata"])
 
 
-def read_rows(path: str | Path, schema: Schema, *, version: str) -> tuple[list[dict], dict]:
+def read_rows(
+    path: str | Path, schema: Schema, *, version: str, later: dict[str, object] | None = None
+) -> tuple[list[dict], dict]:
     """As `read_table`, with a dict for each row."""
-    columns, metadata = read_table(path, schema, version=version)
+    columns, metadata = read_table(path, schema, version=version, later=later)
     rows = [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]

@@ -52,6 +52,8 @@ class VideoFacts:
     """Of the video stream; `bad_packets` of them did not decode."""
     missing_fraction: float = 0.0
     """How much of the declared length no decoded frame covers."""
+    decoder: str = ""
+    """`cpu` or `nvdec`; empty: nothing decoded, or by a version that did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,7 @@ def write_shard(
 
 def read_index(path: str | Path) -> ShardIndex:
     """Read a shard's index; a foreign or cut file raises `ValueError`."""
-    rows, metadata = read_rows(path, SCHEMA, version=VERSION)
+    rows, metadata = read_rows(path, SCHEMA, version=VERSION, later={"decoder": ""})
     return ShardIndex(
         rows=[IndexRow(**row) for row in rows],
         recipe=Recipe.from_dict(metadata["recipe"]),

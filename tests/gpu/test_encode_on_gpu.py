@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.decode_pool import decode_all
+from pipeline.decoding import Finished, Job, Window, decode_video
 from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.machine import choose_device, machine_state
 from pipeline.formats.recipe import PRESETS
-from pipeline.video import Geometry, VideoReader, nvdec_fault
+from pipeline.nv12 import planes_of
+from pipeline.nvdec import nvdec_fault
+from pipeline.video import Geometry, VideoReader, best_stream, open_video
 from tests.test_encoder_interface import SETTINGS
+from tests.videos import quadrants, set_display_matrix, steady, write_video
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -78,22 +83,68 @@ def test_the_state_names_the_peak_memory(device):
     assert "peak GPU memory" in machine_state(torch.device(device))
 
 
-def test_nvdec_gives_the_pictures_of_the_cpu(plain_video, device):
-    gpu = torch.device(device).index or 0
-    if fault := nvdec_fault(gpu):
+@pytest.fixture
+def gpu(device) -> int:
+    """The number of a GPU that decodes."""
+    number = torch.device(device).index or 0
+    if fault := nvdec_fault(number):
         pytest.skip(fault)
-    pictures = [
-        np.stack(
-            list(
-                VideoReader(
-                    plain_video,
-                    sampling=PRESETS["half-hertz"],
-                    geometry=Geometry(frame_size=64),
-                    gpu=number,
-                ).windows()
-            )
-        )
+    return number
+
+
+def test_nvdec_leaves_its_frames_on_the_gpu(plain_video, gpu):
+    with open_video(plain_video, gpu) as container:
+        frame = next(container.decode(best_stream(container)))
+        assert (frame.format.name, frame.sw_format.name) == ("cuda", "nv12")
+        planes = planes_of(frame.planes, torch.device(f"cuda:{gpu}"))
+        assert [str(plane.device) for plane in planes] == [f"cuda:{gpu}"] * 2
+        assert tuple(planes[1].shape) == (frame.height // 2, frame.width // 2, 2)
+
+
+@pytest.mark.parametrize("geometry", [Geometry(64), Geometry(64, (72, 97)), Geometry(64, 80)])
+def test_nvdec_gives_the_pictures_of_the_cpu(plain_video, gpu, geometry):
+    readers = [
+        VideoReader(plain_video, sampling=PRESETS["half-hertz"], geometry=geometry, gpu=number)
         for number in (None, gpu)
     ]
-    assert pictures[0].shape == pictures[1].shape
-    assert int(np.abs(pictures[0].astype(int) - pictures[1].astype(int)).max()) <= 2
+    here, there = (np.stack(list(reader.windows())).astype(int) for reader in readers)
+    assert here.shape == there.shape
+    assert readers[1].on_gpu
+    difference = np.abs(here - there)
+    assert difference.mean() < 0.1
+    assert int(difference.max()) <= 4
+
+
+@pytest.mark.parametrize("matrix", [(0, 1, -1, 0), (-1, 0, 0, -1)])
+def test_nvdec_turns_a_phone_s_video(tmp_path, gpu, matrix):
+    path = write_video(tmp_path / "phone.mp4", steady(50), draw=lambda _: quadrants(320, 240))
+    set_display_matrix(path, matrix)
+    here, there = (
+        np.stack([event.pixels for event in decoded_by(path, number) if isinstance(event, Window)])
+        for number in (None, gpu)
+    )
+    assert np.abs(here.astype(int) - there).max() <= 4
+
+
+def test_ten_bits_are_decoded_by_the_cpu(tmp_path, gpu):
+    path = write_video(tmp_path / "deep.mp4", steady(50), pixels="yuv420p10le")
+    end = decoded_by(path, gpu)[-1]
+    assert isinstance(end, Finished)
+    assert not end.on_gpu
+    assert end.gpu_fault
+
+
+def decoded_by(path, number):
+    """The events of a video, by the way of the encode stage."""
+    return list(decode_video(Job(0, str(path), 2.0), PRESETS["half-hertz"], Geometry(64), number))
+
+
+def test_decoding_processes_use_the_gpu(plain_video, gpu):
+    """Each with a CUDA context of its own, beside that of this process."""
+    jobs = [Job(number, str(plain_video), 4.0) for number in range(3)]
+    stream = decode_all(
+        jobs, PRESETS["half-hertz"], Geometry(64), workers=2, waiting_windows=4, gpu=gpu
+    )
+    ends = [event for event in stream if isinstance(event, Finished)]
+    assert [end.gpu_fault for end in ends] == ["", "", ""]
+    assert all(end.on_gpu for end in ends)
