@@ -200,8 +200,8 @@ def _before_exec() -> None:
 def _say_last(fault_file: Path, status: int) -> None:
     """The first rank's reason below torchrun's long report, which would bury it."""
     reasons = [
-        f"the ranks ended with exit status {status} and gave no reason: torchrun's report above names"
-        " the first to end; exit code -9 is a kill from outside, often for want of memory"
+        f"the ranks ended with exit status {status} and gave no reason: torchrun's report above"
+        " names the first to end; exit code -9 is a kill from outside, often for want of memory"
     ]
     if fault_file.exists():
         reasons = fault_file.read_text(encoding="utf-8").splitlines()
