@@ -32,11 +32,11 @@ def test_a_port_that_something_silent_holds_ends_every_rank(tmp_path, monkeypatc
     results = results_with(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(test_stop, "free_port", lambda: server.getsockname()[1])
-        ranks = ranks_alone(results, 2, timeout_seconds=4)
+        ranks = ranks_alone(results, 2, timeout_seconds=2)
         ends = [finish(rank, 60) for rank in ranks]
     for rank, (status, text) in enumerate(ends):
         assert status == 1
-        assert f"rank {rank} of 2 could not join the others within 4 s" in last_line(text)
+        assert f"rank {rank} of 2 could not join the others within 2 s" in last_line(text)
         assert "firewalls and used ports" in last_line(text)
     assert "address already in use" in ends[0][1]
 

@@ -36,6 +36,8 @@ WHAT_TO_CHECK = (
     " and driver versions (the start record names an odd rank); run.train.timeout_seconds"
 )
 """For ranks that wait in vain."""
+GRACE_SECONDS = 10
+"""Beyond the timeouts of a start, before a rank is taken to wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def start(backend: str, timeout_seconds: float) -> World:
     if size == 1:
         return World(0, 1, device, None, Stopwatch(device))
     fault = f"rank {rank} of {size} could not join the others within {timeout_seconds:g} s"
-    with give_up_after(2 * timeout_seconds, f"{fault}. {WHAT_TO_CHECK}"):
+    with give_up_after(2 * timeout_seconds + GRACE_SECONDS, f"{fault}. {WHAT_TO_CHECK}"):
         try:
             return _join(backend, device, timedelta(seconds=timeout_seconds))
         except (RuntimeError, ValueError) as error:
