@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 from synthetic_bags import Results, make_results, train_settings
+from test_data import step_data
 
 from pipeline.formats.files import read_json, write_json
 from trainer.alarms import Alarms, spread
+from trainer.checkpoint import fingerprint
 from trainer.distributed import World
+from trainer.fixed_batch import fixed_batch
+from trainer.model import build_model
 from trainer.record import compare_machines, describe_machine
 from trainer.replay import replay
 from trainer.tools import compare
@@ -166,6 +170,20 @@ def test_starts_are_recorded_and_the_first_difference_is_named(tmp_path, capsys)
     assert compare.differences(record, other)[0].startswith("fixed_batch.embeddings.sha256: ")
     with pytest.raises(FileNotFoundError, match="name a run's own folder"):
         compare.read_start(tmp_path)
+
+
+def test_the_fixed_batch_waits_for_no_rank_and_changes_nothing(tmp_path):
+    """A norm over all ranks exchanges only while it trains; rank 0 is alone with this batch."""
+    data = step_data(make_results(tmp_path), norm="batch")
+    model = build_model(data.settings, feature_dim=12, num_words=40, max_caption_words=5)
+    modes, before = [], fingerprint(model)
+    for module in model.modules():
+        module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    assert "gradients" in fixed_batch(model, data, torch.device("cpu"))
+    assert modes
+    assert not any(modes)
+    assert model.training
+    assert fingerprint(model) == before
 
 
 def test_the_odd_rank_and_its_version_are_named():

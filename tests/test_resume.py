@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from synthetic_bags import Results
 from test_train import (
-    ROOT,
     checkpoint_steps,
     finish,
     launcher,
     losses,
     results_with,
-    wait_for_step,
     weights,
 )
 
 from trainer.cli import run as run_command
 from trainer.monitor import read_metrics
 from trainer.train import main
-
-LONG = {"epochs": 200}
 
 
 @pytest.fixture(scope="module")
@@ -77,47 +66,6 @@ def test_two_then_four_then_one_rank_learn_what_one_does(whole, tmp_path):
     assert np.allclose([found[s] for s in found], [expected[s] for s in found], rtol=1e-5)
     for name, value in weights(whole).items():
         assert torch.allclose(value, weights(results)[name], atol=2e-4), name
-
-
-@pytest.mark.timeout(120)
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
-    results = results_with(tmp_path)
-    stop_at(results, 3)
-    saved = next((tmp_path / "train").glob("state-*/step-*.checkpoint"))
-    room = saved.stat().st_size - 1000
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer.train", *results.train_arguments(validate_every=0)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-    )  # fmt: skip
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert "step-00000004.checkpoint" in last
-    assert "cannot be written: File too large. Make room" in last
-    assert checkpoint_steps(results) == [3]
-    main(results.train_arguments())
-    assert max(losses(results)) == 8
-
-
-def loaders_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
-
-
-@pytest.mark.timeout(120)
-def test_a_killed_loader_process_is_one_clear_line(tmp_path):
-    results = results_with(tmp_path, **LONG)
-    flags = {"workers": 1, "validate_every": 0, "save_every": 1}
-    argv = [sys.executable, "-m", "trainer.train", *results.train_arguments(**flags)]
-    process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    wait_for_step(results, 5, process)
-    os.kill(loaders_of(process.pid)[0], signal.SIGKILL)
-    began = time.monotonic()
-    status, text = finish(process, 90)
-    assert time.monotonic() - began < 60
-    assert status == 1
-    assert "loading failed: " in text.strip().splitlines()[-1]
-    stop_at(results, checkpoint_steps(results)[-1] + 1)
 
 
 def test_another_runs_folder_is_refused_in_one_line(whole, tmp_path):

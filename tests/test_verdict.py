@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from trainer.distributed import World
 from trainer.monitor import read_metrics
 from trainer.stopwatch import PARTS, Stopwatch
 from trainer.train import main
-from trainer.verdict import verdict
+from trainer.verdict import StepTimes, gpu_utilization, verdict
 
 
 def times(**seconds: float) -> np.ndarray:
@@ -95,6 +98,29 @@ def test_a_loader_slowed_by_a_known_time_is_found(tmp_path, monkeypatch):
         assert total == pytest.approx(line["step_seconds"], rel=0.5)
         assert line["peak_memory_gb"] > 0.01
     assert lines[0]["clips_per_second_ranks"][0] > 0
+
+
+def line_on_a_gpu() -> dict:
+    watched = StepTimes()
+    watched.add(clips=4)
+    return watched.line(World(rank=0, size=1, device=torch.device("cuda"), cpu_group=None))
+
+
+def test_how_busy_a_gpu_is_comes_with_the_line_where_it_is_known(monkeypatch):
+    class NVMLError(Exception):
+        pass
+
+    def not_supported(_):
+        raise NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "gpu_utilization" not in line_on_a_gpu()
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError))
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 83)
+    assert line_on_a_gpu()["gpu_utilization"] == 83.0
+    monkeypatch.setattr(torch.cuda, "utilization", not_supported)
+    assert "gpu_utilization" not in line_on_a_gpu()
+    assert math.isnan(gpu_utilization(torch.device("cpu")))
 
 
 def slow_rank(world: World, _) -> dict:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 LOST_OTHERS = "lost the other ranks"
@@ -33,7 +34,7 @@ def run(main: Callable[[], None]) -> None:
     except (ValueError, OSError) as error:
         line = " ".join(str(error).split())
         logging.getLogger(__name__).error("%s", line)
-        _tell_launcher(line)
+        tell_launcher(line)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -58,7 +59,9 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
-def _tell_launcher(line: str) -> None:
+def tell_launcher(line: str) -> None:
+    """Have the launcher say this line last, where there is one."""
     if path := os.environ.get(FAULT_FILE):
-        with open(path, "a", encoding="utf-8") as file:
+        # On another node than the launcher's there is no such folder.
+        with suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")

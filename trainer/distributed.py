@@ -26,6 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from trainer.cli import LOST_OTHERS
 from trainer.stopwatch import Stopwatch
+from trainer.watchdog import give_up_after
 
 Result = TypeVar("Result")
 WHAT_TO_CHECK = (
@@ -35,6 +36,8 @@ WHAT_TO_CHECK = (
     " and driver versions (the start record names an odd rank); run.train.timeout_seconds"
 )
 """For ranks that wait in vain."""
+GRACE_SECONDS = 10
+"""Beyond the timeouts of a start, before a rank is taken to wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +191,24 @@ def start(backend: str, timeout_seconds: float) -> World:
         torch.cuda.set_device(device)
     if size == 1:
         return World(0, 1, device, None, Stopwatch(device))
-    timeout = timedelta(seconds=timeout_seconds)
-    try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-        # torchrun may hand a restarted rank the store of the attempt before, in which the addresses
-        # of dead ranks still stand.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"attempt-{attempt}", store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-        cpu_group = dist.group.WORLD if backend == "gloo" else dist.new_group(None, timeout, "gloo")
-    except (RuntimeError, ValueError) as error:
-        raise ConnectionError(
-            f"rank {rank} of {size} could not join the others within {timeout_seconds:g} s"
-            f" ({str(error).strip().splitlines()[0]}). {WHAT_TO_CHECK}"
-        ) from None
+    fault = f"rank {rank} of {size} could not join the others within {timeout_seconds:g} s"
+    with give_up_after(2 * timeout_seconds + GRACE_SECONDS, f"{fault}. {WHAT_TO_CHECK}"):
+        try:
+            return _join(backend, device, timedelta(seconds=timeout_seconds))
+        except (RuntimeError, ValueError) as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise ConnectionError(f"{fault} ({first_line}). {WHAT_TO_CHECK}") from None
+
+
+def _join(backend: str, device: torch.device, timeout: timedelta) -> World:
+    """Meet the other ranks where the environment says."""
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    # torchrun may hand a restarted rank the store of the attempt before, in which the addresses
+    # of dead ranks still stand.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt-{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    cpu_group = dist.group.WORLD if backend == "gloo" else dist.new_group(None, timeout, "gloo")
     return World(rank, size, device, cpu_group, Stopwatch(device))
 
 

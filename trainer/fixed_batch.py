@@ -28,7 +28,8 @@ def fixed_batch(model: TwoTowers, data: StepData, device: torch.device) -> dict:
     epoch, videos = data.visits(0)
     clips_B = data.clips(epoch, videos[:FIXED_VIDEOS])
     batch = collate(data.index, clips_B, 0, id_hash(0, videos))
-    settings, model = data.settings, copy.deepcopy(model)
+    # One rank is alone with this: a batch norm over all ranks would wait for the others.
+    settings, model = data.settings, copy.deepcopy(model).eval()
     seed_step(settings.seed, 0, 0)
     features_BTF, mask_BT, words = tower_input(batch, None, device)
     found = {

@@ -82,23 +82,27 @@ def prefetched(
     stream = torch.cuda.Stream(device)
     held = None
     for batch in batches:
-        moved = batch
+        moved, copied = batch, None
         if isinstance(batch, Batch):
             with torch.cuda.stream(stream):
                 moved = batch.to(device)
+                copied = stream.record_event()
         if held is not None:
-            yield _ready(held, stream)
-        held = moved
+            yield _ready(*held)
+        held = moved, copied
     if held is not None:
-        yield _ready(held, stream)
+        yield _ready(*held)
 
 
-def _ready(batch: Batch | Fault, stream: torch.cuda.Stream) -> Batch | Fault:
-    """Have the computing stream wait for the copy, and keep its memory until it is used."""
-    if isinstance(batch, Fault):
+def _ready(batch: Batch | Fault, copied: torch.cuda.Event | None) -> Batch | Fault:
+    """Have the computing stream wait for this batch's copy, not for the one that follows it.
+
+    The copies lie in the other stream's memory, which must not be taken back while in use here.
+    """
+    if copied is None:
         return batch
     current = torch.cuda.current_stream()
-    current.wait_stream(stream)
+    current.wait_event(copied)
     tensors = [getattr(batch, field.name) for field in fields(batch)]
     for tensor in (*tensors, *batch.words):
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:

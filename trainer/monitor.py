@@ -3,9 +3,10 @@
 metrics.jsonl holds one JSON object a line. Training lines: step, epoch, samples, loss, lr,
 gradient_norm, temperature, step_seconds, clips_per_second, clip_std, caption_std, alarms, and from
 a start's second step on seconds_{part} (`trainer.stopwatch.PARTS`), clips_per_second_ranks,
-peak_memory_gb and verdict. Validation lines: step, epoch, samples, split ("val"), clips, texts,
-val_loss, R@1, R@5, R@10, median_rank, mean_rank. `step` counts finished optimizer steps; loss and
-times are means over the steps since the line before.
+peak_memory_gb, gpu_utilization (percent, with the extra `gpu`) and verdict. Validation lines: step,
+epoch, samples, split ("val"), clips, texts, val_loss, R@1, R@5, R@10, median_rank, mean_rank.
+`step` counts finished optimizer steps; loss and times are means over the steps since the line
+before.
 """
 
 from __future__ import annotations

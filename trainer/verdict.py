@@ -5,6 +5,7 @@ Letters: W ranks, P parts of a step (`trainer.stopwatch.PARTS`).
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -36,22 +37,27 @@ class StepTimes:
         """What the ranks' steps since the last line took; call on all ranks of a step alike.
 
         Mean seconds of a step for each part (`seconds_*`, mean over ranks), each rank's clips a
-        second, the largest peak of memory, and the verdict. Without any step, nothing.
+        second, the largest peak of memory, how busy the GPUs are in percent (mean over ranks, left
+        out where no rank can tell), and the verdict. Without any step, nothing.
         """
         parts, steps, clips = world.watch.summary(), self.steps, self.clips
         self.steps = self.clips = 0
         if not steps:
             return {}
         own = [parts.get(name, 0.0) for name in PARTS]
-        row = torch.tensor([[*own, clips, peak_memory_gb(world.device)]], dtype=torch.float64)
+        own += [clips, peak_memory_gb(world.device), gpu_utilization(world.device)]
+        row = torch.tensor([own], dtype=torch.float64)
         rows = world.gather_rows(row, [1] * world.size).numpy()
         seconds_WP = rows[:, : len(PARTS)]
         totals_W = np.maximum(seconds_WP.sum(axis=1), 1e-9)
         means = seconds_WP.mean(axis=0) / steps
+        clips_W, peak_W, busy_W = rows[:, len(PARTS) :].T
+        busy_W = busy_W[np.isfinite(busy_W)]
         return {
             **{f"seconds_{name}": float(value) for name, value in zip(PARTS, means, strict=True)},
-            "clips_per_second_ranks": [round(float(v), 2) for v in rows[:, -2] / totals_W],
-            "peak_memory_gb": float(rows[:, -1].max()),
+            "clips_per_second_ranks": [round(float(v), 2) for v in clips_W / totals_W],
+            "peak_memory_gb": float(peak_W.max()),
+            **({"gpu_utilization": float(busy_W.mean())} if len(busy_W) else {}),
             "verdict": verdict(seconds_WP),
         }
 
@@ -96,6 +102,20 @@ def peak_memory_gb(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def gpu_utilization(device: torch.device) -> float:
+    """Percent of the last moments, up to a second, in which the GPU computed; NaN: not known."""
+    if device.type != "cuda":
+        return math.nan
+    try:
+        from pynvml import NVMLError
+    except ImportError:  # the extra `gpu` is not installed
+        return math.nan
+    try:
+        return float(torch.cuda.utilization(device))
+    except (NVMLError, RuntimeError):  # a part of a card (MIG), a driver that does not say
+        return math.nan
 
 
 def usable_cores() -> int:

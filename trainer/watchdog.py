@@ -1,17 +1,45 @@
-"""Says in the log what every thread is doing when a step takes too long; the run goes on.
+"""For what takes too long: a step, whose threads are named in the log, and a start, which ends.
 
-The clock and the writing are Python's own faulthandler, a thread in C: it works also where the main
-thread hangs in an exchange or in native code that never gives the interpreter back.
+A watchdog's clock and the writing are Python's own faulthandler, a thread in C: it works also where
+the main thread hangs in an exchange or in native code that never gives the interpreter back.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainer.cli import tell_launcher
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def give_up_after(seconds: float, line: str) -> Iterator[None]:
+    """End this process with `line` where the work inside takes longer, whatever it waits for.
+
+    For native code that waits without a timeout, as torch does at a port where no rank listens but
+    something else that is silent.
+    """
+    timer = threading.Timer(seconds, _give_up, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(line: str) -> None:
+    logger.error("%s", line)
+    tell_launcher(line)
+    os._exit(1)
 
 
 class Watchdog:

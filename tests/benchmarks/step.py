@@ -2,8 +2,10 @@
 
     PYTHONPATH=.:tests python tests/benchmarks/step.py [--quick]
 
-One process on the CPU, global batch 256. "Parsing" reads each visited video's captions from JSON,
-tokenizes them and finds each clip's nearest ones, as loaders without a bag cache do every epoch.
+One process on the CPU, global batch 256, towers and vocabulary of the released sizes
+(`released_bags`). Loading and computing go by turns, step by step. "Parsing" reads each visited
+video's captions from JSON, tokenizes them and finds each clip's nearest ones, as loaders without a
+bag cache do every epoch.
 """
 
 from __future__ import annotations
@@ -14,15 +16,16 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from measure import table
-from synthetic_bags import NUM_WORDS, make_results, train_settings
+from released_bags import BAG, MAX_WORDS, NUM_WORDS, make_released, released_settings
 
 from trainer.bag_index import files_of_plan, open_index
-from trainer.data import StepData
+from trainer.data import Batch, StepData, load_steps
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.model import build_model
@@ -32,34 +35,41 @@ from trainer.preflight import global_exclusion, plan_run
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 CAPTIONS = 110
 """Of a video of HowTo100M, on average."""
+VISITS = 128
+"""Videos of a step: two clips of each."""
 
 
-def prepared(root: Path, quick: bool) -> tuple[StepData, torch.nn.Module]:
-    """Data of a few hundred videos, and towers of usual width."""
-    results = make_results(root, videos_of_shards=(150, 150) if quick else (400, 400))
+class Step:
+    """Forward, loss, backward and update of one process."""
+
+    def __init__(self, data: StepData) -> None:
+        self.model = build_model(
+            data.settings, feature_dim=data.index.feature_dim, num_words=NUM_WORDS,
+            max_caption_words=MAX_WORDS,
+        )  # fmt: skip
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained)
+
+    def __call__(self, batch: Batch) -> None:
+        settings = self.model.settings
+        self.optimizer.zero_grad()
+        clips, captions, temperature = self.model(*tower_input(batch, None, torch.device("cpu")))
+        counts = np.array([[len(clips), len(captions), batch.num_valid]])
+        loss = mil_nce_loss(
+            clips, captions, batch.bag_idx_BA, temperature=temperature,
+            excluded_E2=global_exclusion(settings, batch, counts, World.alone()),
+        )  # fmt: skip
+        loss.backward()
+        self.optimizer.step()
+
+
+def prepared(root: Path, videos: int) -> StepData:
+    """The data of one process, opened."""
+    make_released(root, videos_of_shards=(videos // 2, videos // 2))
     files = files_of_plan(root / "plan", root / "bags", root / "shards")
-    index = open_index(files)
-    settings = train_settings(global_batch=256, embedding_dim=256, text_hidden=512, word_dim=128)
-    data = StepData(files, settings, plan_run(index, settings, 1), rank=0, size=1, index=index)
-    model = build_model(
-        settings, feature_dim=index.feature_dim, num_words=NUM_WORDS, max_caption_words=5
-    )
-    assert results.root == root
-    return data, model
-
-
-def compute(model: torch.nn.Module, batch, optimizer: torch.optim.Optimizer) -> None:
-    """Forward, loss, backward, update."""
-    settings = model.settings
-    optimizer.zero_grad()
-    clips, captions, temperature = model(*tower_input(batch, None, torch.device("cpu")))
-    counts = np.array([[len(clips), len(captions), batch.num_valid]])
-    loss = mil_nce_loss(
-        clips, captions, batch.bag_idx_BA, temperature=temperature,
-        excluded_E2=global_exclusion(settings, batch, counts, World.alone()),
-    )  # fmt: skip
-    loss.backward()
-    optimizer.step()
+    index, settings = open_index(files), released_settings()
+    plan = plan_run(index, settings, 1)
+    return StepData(files, settings, plan, rank=0, size=1, index=index)
 
 
 def parse_captions(folder: Path, videos: int, vocabulary: dict[str, int]) -> None:
@@ -68,58 +78,73 @@ def parse_captions(folder: Path, videos: int, vocabulary: dict[str, int]) -> Non
         captions = json.loads((folder / f"{video}.json").read_text())
         start, end = np.array(captions["start"]), np.array(captions["end"])
         ids = [
-            [vocabulary[w] for w in WORD.findall(t.casefold()) if w in vocabulary][:20]
+            [vocabulary[w] for w in WORD.findall(t.casefold()) if w in vocabulary][:MAX_WORDS]
             for t in captions["text"]
         ]
         for middle in (start[3], start[-3]):
-            near = np.argsort(np.abs((start + end) / 2 - middle), kind="stable")[:5]
-            np.array([(ids[k] + [0] * 20)[:20] for k in near])
+            near = np.argsort(np.abs((start + end) / 2 - middle), kind="stable")[:BAG]
+            np.array([(ids[k] + [0] * MAX_WORDS)[:MAX_WORDS] for k in near])
 
 
 def write_captions(folder: Path, videos: int) -> None:
-    """A JSON file of captions a video."""
+    """A JSON file of captions a video, of ten words each."""
     random = np.random.default_rng(0)
     for video in range(videos):
         start = np.arange(CAPTIONS) * 4.0
-        words = random.integers(1, NUM_WORDS, (CAPTIONS, 5))
+        words = random.integers(1, NUM_WORDS, (CAPTIONS, 10))
         text = [" ".join(f"word{w}" for w in row) for row in words]
         content = {"start": start.tolist(), "end": (start + 4).tolist(), "text": text}
         (folder / f"{video}.json").write_text(json.dumps(content))
 
 
-def seconds(work, repeats: int) -> float:
-    """The middle time of several."""
-    times = []
-    for number in range(repeats):
-        began = time.perf_counter()
-        work(number)
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+def by_turns(works: dict[str, Callable[[int], object]], repeats: int) -> dict[str, float]:
+    """The middle seconds of each kind of work, done in turns; the first turn warms up."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(repeats + 1):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work(number)
+            times[name].append(time.perf_counter() - began)
+    return {name: float(np.median(values[1:])) for name, values in times.items()}
+
+
+def measured(folder: Path, *, videos: int, repeats: int) -> list[list]:
+    """The rows of the table."""
+    data = prepared(folder / "results", videos)
+    step, steps = Step(data), data.schedule.num_steps
+    write_captions(folder, VISITS)
+    vocabulary = {f"word{n}": n for n in range(1, NUM_WORDS + 1)}
+    batches = [data[number] for number in range(3)]
+    # A loader process goes on to its next batch while the step that took one computes.
+    loaded = load_steps(data, 0, workers=1, timeout_seconds=120, pin=False)
+    found = by_turns(
+        {
+            "alone": lambda n: step(batches[n % 3]),
+            "load": lambda n: data[(3 + n) % steps],
+            "parse": lambda _: parse_captions(folder, VISITS, vocabulary),
+            "beside": lambda _: step(next(loaded)),
+        },
+        repeats,
+    )
+    alone = found["alone"]
+    rows = [["a step of 256 clips", "ms", "the step alone is of it"]]
+    for name, value in (
+        ("alone", alone),
+        ("and loading from the bag cache, in the rank itself", alone + found["load"]),
+        ("and loading in a process beside it", found["beside"]),
+        ("and parsing captions, in the rank itself", alone + found["load"] + found["parse"]),
+    ):
+        rows.append([name, 1e3 * value, alone / value])
+    return rows
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small inputs, seconds")
+    parser.add_argument("--quick", action="store_true", help="few steps")
     quick = parser.parse_args().quick
-    repeats = 5 if quick else 20
     with tempfile.TemporaryDirectory() as folder:
-        data, model = prepared(Path(folder) / "results", quick)
-        optimizer = torch.optim.AdamW(model.parameters())
-        batch, steps = data[0], data.schedule.num_steps
-        write_captions(Path(folder), 128)
-        vocabulary = {f"word{n}": n for n in range(1, NUM_WORDS + 1)}
-        compute(model, batch, optimizer)
-        bare = seconds(lambda _: compute(model, batch, optimizer), repeats)
-        load = seconds(lambda n: data[n % steps], repeats)
-        parsing = seconds(lambda _: parse_captions(Path(folder), 128, vocabulary), repeats)
-    rows = [["a step of 256 clips", "ms", "of the step alone"]]
-    for name, value in (
-        ("alone", bare), ("loading from the bag cache, in the rank", load),
-        ("parsing captions instead", parsing), ("with the cache, 0 workers", bare + load),
-        ("without it, 0 workers", bare + load + parsing),
-    ):  # fmt: skip
-        rows.append([name, 1e3 * value, value / bare])
+        rows = measured(Path(folder), videos=300 if quick else 800, repeats=4 if quick else 40)
     sys.stdout.write(table(rows))
 
 

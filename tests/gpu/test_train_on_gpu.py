@@ -1,0 +1,170 @@
+"""Training on a GPU: the copying stream, the events of the stopwatch, every precision and bank.
+
+`python tests/gpu/run.py` runs these. Those of several ranks need as many GPUs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.formats.files import write_json
+from tests.synthetic_bags import Results, make_results, train_settings
+from tests.test_data import step_data
+from trainer.data import Batch, Fault, load_steps
+from trainer.loading import prefetched
+from trainer.model import load_model
+from trainer.monitor import read_metrics
+from trainer.stopwatch import Stopwatch
+from trainer.train import main
+from trainer.verdict import gpu_utilization
+
+ROOT = Path(__file__).parents[2]
+SECOND = 2_000_000_000
+"""Clock cycles for which a GPU is kept busy: about a second."""
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(autouse=True)
+def exact_multiplications(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    values = [getattr(batch, field.name) for field in fields(batch)]
+    return [v for v in (*values, *batch.words) if isinstance(v, torch.Tensor)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_arrive_whole_through_the_copying_stream(tmp_path, workers):
+    data, device = step_data(make_results(tmp_path)), torch.device("cuda")
+    expected = [data[step] for step in range(data.schedule.num_steps)]
+    loaded = load_steps(data, 0, workers=workers, timeout_seconds=60, pin=True)
+    found = []
+    for batch in prefetched(loaded, device, on=True):
+        assert batch.features_BTF.is_cuda
+        torch.cuda._sleep(SECOND // 100)
+        found.append([tensor.clone() for tensor in tensors_of(batch)])
+    assert len(found) == len(expected)
+    for got, wanted in zip(found, expected, strict=True):
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(got, tensors_of(wanted), strict=True))
+
+
+def test_a_fault_comes_after_the_batches_before_it(tmp_path):
+    batch = step_data(make_results(tmp_path))[0]
+    found = list(prefetched(iter([batch, Fault("no")]), torch.device("cuda"), on=True))
+    assert [type(one) for one in found] == [Batch, Fault]
+
+
+def test_a_step_waits_for_its_own_copy_and_not_for_the_next(tmp_path, monkeypatch):
+    batch, to = step_data(make_results(tmp_path))[0].pin_memory(), Batch.to
+
+    def slowly(own: Batch, device: torch.device) -> Batch:
+        if own.step == 1:
+            torch.cuda._sleep(SECOND)
+        return to(own, device)
+
+    monkeypatch.setattr(Batch, "to", slowly)
+    torch.cuda.synchronize()
+    batches = prefetched(iter([batch, replace(batch, step=1)]), torch.device("cuda"), on=True)
+    next(batches)
+    began = time.perf_counter()
+    torch.cuda.current_stream().synchronize()
+    assert time.perf_counter() - began < 0.1
+    next(batches)
+    torch.cuda.current_stream().synchronize()
+    assert time.perf_counter() - began > 0.2
+
+
+def test_parts_are_the_gpus_time_and_add_up():
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    watch = Stopwatch("cuda")
+    watch.summary()
+    began = time.perf_counter()
+    for name, share in (("video", 4), ("text", 8)):
+        with watch.part(name):
+            torch.cuda._sleep(SECOND // share)
+    asked = time.perf_counter() - began  # the CPU only asked for it
+    parts, whole = watch.summary(), time.perf_counter() - began
+    assert asked < 0.1
+    assert parts["video"] == pytest.approx(2 * parts["text"], rel=0.1)
+    assert sum(parts.values()) == pytest.approx(whole, rel=0.1)
+
+
+def test_the_gpu_says_how_busy_it_is_or_nothing():
+    found = gpu_utilization(torch.device("cuda"))
+    assert np.isnan(found) or 0 <= found <= 100
+
+
+def losses(root: Path) -> list[float]:
+    entries = read_metrics(root / "train/metrics.jsonl")
+    return [entry["loss"] for entry in entries if "split" not in entry]
+
+
+def trained(root: Path, flags: dict, **changes) -> Results:
+    results = make_results(root)
+    write_json(root / "settings/train.json", asdict(train_settings(**changes)))
+    main(results.train_arguments(**flags))
+    return results
+
+
+BANK = {"bank_clips": 20, "bank_captions": 40, "bank_draw": "hardest", "bank_drawn": 10}
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "tolerance"),
+    [
+        ({}, {}, 1e-3),
+        ({"workers": 1}, {"learn_temperature": False}, 1e-3),
+        ({"chunk": 5}, {}, 1e-3),
+        ({}, {"plain_accumulation": 2}, 1e-3),
+        ({"bank_on_cpu": 1}, BANK | {"bank_momentum": 0.9}, 1e-3),
+        ({}, BANK, 1e-3),
+        ({}, {"norm": "batch"}, 1e-3),
+        ({"workers": 1}, {"precision": "bf16"}, 0.03),
+        ({"chunk": 5}, {"precision": "fp16", "fp16_init_scale": 1024.0}, 0.03),
+    ],
+)
+def test_a_gpu_learns_what_a_cpu_does(tmp_path, flags, changes, tolerance):
+    trained(tmp_path / "cpu", flags | {"backend": "gloo"}, **(changes | {"precision": "fp32"}))
+    trained(tmp_path / "gpu", flags | {"backend": "nccl"}, **changes)
+    assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), rel=tolerance)
+
+
+def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
+    flags = {"backend": "nccl", "validate_every": 4}
+    trained(tmp_path / "whole", flags, **BANK)
+    with pytest.raises(SystemExit):
+        trained(tmp_path / "cut", flags | {"stop_at": 5}, **BANK)
+    main(Results(tmp_path / "cut").train_arguments(**flags))
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "changes", [{}, BANK, {"norm": "sync_batch"}, {"comm_hook": "bf16_compress"}]
+)
+def test_two_gpus_learn_what_one_does(tmp_path, changes):
+    trained(tmp_path / "one", {"backend": "nccl"}, **(changes | {"comm_hook": "none"}))
+    results = make_results(tmp_path / "two")
+    write_json(results.root / "settings/train.json", asdict(train_settings(**changes)))
+    argv = ["-m", "trainer.launch", "--processes", "2", "--threads", "4", "--", "-m"]
+    argv += ["trainer.train", *results.train_arguments(backend="nccl", workers=1)]
+    subprocess.run([sys.executable, *argv], cwd=ROOT, check=True, timeout=240)
+    tolerance = 0.1 if "comm_hook" in changes else 1e-3
+    assert losses(results.root) == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
+    weights = [load_model(tmp_path / f"{n}/train/model.pt")[0].state_dict() for n in ("one", "two")]
+    assert weights[0].keys() == weights[1].keys()
