@@ -18,11 +18,12 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Any
 
 from pipeline.decode_limits import (
     USUAL_LIMITS,
@@ -62,7 +63,7 @@ def decode_all(
     waiting_windows: int | WaitingWindows,
     limits: Limits = USUAL_LIMITS,
     gpu: int | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Yield the events of every job, those of one video in order, of several interleaved.
 
     `workers` processes decode, and at most about `waiting_windows` windows wait. With 0 workers
@@ -70,7 +71,7 @@ def decode_all(
     and hangs with one that hangs. When the iterator is closed, also by an exception, the processes
     are killed. With `gpu`, that GPU's decoder is used.
     """
-    what = (sampling, geometry, gpu)
+    what: What = (sampling, geometry, gpu)
     if not workers:
         for job in jobs:
             with closing(decode_video(job, *what)) as events:
@@ -89,7 +90,7 @@ def decode_all(
             pool.stop()
 
 
-def _serve(connection: Connection, *what: object) -> None:
+def _serve(connection: Connection, *what: Any) -> None:
     """A decoding process: jobs in, events out, until the other side closes the pipe."""
     # Ctrl-C reaches the whole group; the parent is to end this process, in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,6 +164,7 @@ class _Pool:
                 if worker is None or self._relay(job, worker):
                     return worker
             except _OutOfTime:
+                assert worker is not None
                 worker.process.kill()
                 worker.close()
                 self._pass_on(over_budget(job, self.limits.budget(job)))

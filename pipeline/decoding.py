@@ -84,7 +84,7 @@ Event = Started | Window | Finished | Failed
 
 def decode_video(
     job: Job, sampling: Sampling, geometry: Geometry, gpu: int | None = None
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """The events of one video; the one place where a decoding fault becomes an event.
 
     With `gpu` that GPU decodes. The CPU has the last word on what is damaged or of a kind that the

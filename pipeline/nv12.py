@@ -60,7 +60,7 @@ class SquareMaker:
 
     def square(self, luma_HW: Tensor, chroma_HW2: Tensor, look: Look) -> np.ndarray:
         """The RGB square, uint8 [S, S, 3], of two planes of uint8 on the device."""
-        if look != self.look:
+        if self.steps is None or look != self.look:
             self.steps, self.look = _Steps(self.geometry, look, self.device), look
         return self.steps.square(luma_HW, chroma_HW2).cpu().numpy()
 

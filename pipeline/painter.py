@@ -98,7 +98,7 @@ def display_matrix(frame: av.video.frame.VideoFrame) -> bytes | None:
     # `frame.side_data` would keep itself in the frame and the frame in itself: only the garbage
     # collector would free the two, after dozens of frames more had been given new memory.
     try:
-        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")
+        matrix = SideDataContainer(frame).get("DISPLAYMATRIX")  # type: ignore[call-arg]
     except ValueError:  # PyAV does not know every kind of side data
         return rotation_matrix(-frame.rotation)
     return None if matrix is None else bytes(matrix)

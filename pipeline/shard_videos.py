@@ -149,6 +149,7 @@ class ShardEncoder:
         if isinstance(event, Started):
             self.unfinished[number] = Unfinished()
         elif isinstance(event, Window):
+            assert self.batch is not None
             with self.progress.spending("model"):
                 served = self.batch.add(event.pixels, self.unfinished[number].rows)
             if served:
@@ -168,11 +169,12 @@ class ShardEncoder:
             if video.end is None:
                 continue
             if len(video.rows) == self.settings.grid.num_vectors(video.end.report.num_frames):
-                self._finish(number, self.unfinished.pop(number))
+                del self.unfinished[number]
+                self._finish(number, np.stack(video.rows), video.end)
 
-    def _finish(self, number: int, video: Unfinished) -> None:
-        row, features = self.rows[number], np.stack(video.rows)
-        facts = judged(facts_of_decoded(row, video.end), row, self.settings)
+    def _finish(self, number: int, features: np.ndarray, end: Finished) -> None:
+        row = self.rows[number]
+        facts = judged(facts_of_decoded(row, end), row, self.settings)
         self.facts[number] = facts
         if facts.status != "encoded":
             log.warning("%s: %s: %s", row.path, facts.reason, facts.error_message)

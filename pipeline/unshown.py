@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.grid import Clock
 
@@ -24,7 +24,8 @@ LOOK_AHEAD = 16
 class Stamped(Protocol):
     """A packet, or the frame that came of it."""
 
-    pts: int | None
+    pts: Any
+    """An int, or None where nothing is known."""
     is_corrupt: bool
 
 
@@ -57,7 +58,7 @@ class Unshown:
         Raises:
             BrokenPromiseError: a packet has no timestamp, or that of another.
         """
-        ahead = deque()
+        ahead: deque[Packet] = deque()
         for packet in packets:
             self._read(packet)
             ahead.append(packet)
@@ -80,8 +81,9 @@ class Unshown:
             raise BrokenPromiseError
         self._latest = frame.pts
         times = sorted(pts for pts in self._due if pts <= frame.pts)
-        *packets, _ = [self._due.pop(pts) for pts in times]
-        if None in packets:
+        *due, _ = [self._due.pop(pts) for pts in times]
+        packets = [packet for packet in due if packet is not None]
+        if len(packets) < len(due):
             raise BrokenPromiseError
         return packets
 

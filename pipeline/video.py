@@ -9,7 +9,7 @@ as it is, because setting it can deadlock libav's own threads.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class VideoReader:
         """Set once `windows` is exhausted."""
         self.painter: Painter | GpuPainter | None = None
 
-    def windows(self) -> Iterator[np.ndarray]:
+    def windows(self) -> Generator[np.ndarray, None, None]:
         """Yield uint8 [frames, frame_size, frame_size, 3] RGB windows in order.
 
         There are `sampling.num_vectors(report.num_frames)` of them; the last is filled as
@@ -258,14 +258,14 @@ class _Source:
         if self.unshown is None:
             yield from self._decoded(self._demuxed())
             return
-        for frame in self._decoded(self._thinned()):
+        for frame in self._decoded(self._thinned(self.unshown)):
             yield from self.unshown.before(frame)
             yield frame
         self.unshown.finish()
 
-    def _thinned(self) -> Iterator[av.Packet]:
+    def _thinned(self, account: Unshown) -> Iterator[av.Packet]:
         """The packets, with the decoder told before each whether it may leave out its frame."""
-        for packet, unshown in self.unshown.plan(self._demuxed()):
+        for packet, unshown in account.plan(self._demuxed()):
             self.stream.codec_context.skip_frame = "NONREF" if unshown else "DEFAULT"
             yield packet
 

@@ -99,7 +99,7 @@ def _ready(batch: Batch | Fault, copied: torch.cuda.Event | None) -> Batch | Fau
 
     The copies lie in the other stream's memory, which must not be taken back while in use here.
     """
-    if copied is None:
+    if copied is None or isinstance(batch, Fault):
         return batch
     current = torch.cuda.current_stream()
     current.wait_event(copied)

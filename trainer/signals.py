@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 STOPPED = 143
@@ -29,7 +30,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.raised = False
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopFlag:
         for number in SIGNALS:

@@ -57,11 +57,12 @@ def read_table(
     found = (table.schema.metadata or {}).get(b"bagpipe", b"none").decode()
     if found != version:
         raise ValueError(f"{path} holds format {found!r}, expected {version!r}: rebuild it")
+    fill = later or {}
     absent = [name for name in schema if name not in table.column_names]
-    if missing := [name for name in absent if name not in (later or {})]:
+    if missing := [name for name in absent if name not in fill]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
     columns = {
-        name: [later[name]] * len(table) if name in absent else table.column(name).to_pylist()
+        name: [fill[name]] * len(table) if name in absent else table.column(name).to_pylist()
         for name in schema
     }
     return columns, json.loads(table.schema.metadata[b"metadata"])
