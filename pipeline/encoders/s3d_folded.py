@@ -4,7 +4,8 @@ What makes the difference (measured by tests/benchmarks): batch norms are folded
 channels stay last in memory, so that a 1×1×1 convolution (PyTorch has a slow loop for it in 3D), a
 1×3×3 or a 3×1×1 one is a 2D convolution, and the first layer's cells are cut out of the bytes of
 the picture; gated branches are written into their place of the block's output; pooling along time
-is an elementwise maximum. 1/255 goes into the first weights: whole numbers up to
+is an elementwise maximum, and so is that of stride 1 in space. Nine tenths of what is left are
+convolutions at the peak of the processor. 1/255 goes into the first weights: whole numbers up to
 255 are exact in bfloat16, fractions are not.
 
 Shapes: B clips, T frames, H and W pixels, C channels, F features.
@@ -115,13 +116,15 @@ def overlapping_cells(clips_BTHWC: Tensor) -> Tensor:
     """[B, T, H, W, C] -> [B, T/2, H/2 + 3, W/2 + 3, 16·C]: what a kernel of 2×4×4 cells sees.
 
     As `s3d.space_to_depth(s3d.pad_for_stem(...))`, with each cell beside the one after it in time,
-    so that the kernel becomes a 2D one. Channels: time (4), row (2), column (2), colour.
+    so that the kernel becomes a 2D one. Channels: cell (2), then its time, row, column, colour.
     """
     padded = functional.pad(clips_BTHWC, (0, 0, 2, 4, 2, 4, 0, 2))
     B, T, H, W, C = padded.shape
-    cells = padded.unfold(1, 4, 2)  # [B, T/2 - 1, H, W, C, 4], a view
-    cells = cells.reshape(B, T // 2 - 1, H // 2, 2, W // 2, 2, C, 4)
-    return cells.permute(0, 1, 2, 4, 7, 3, 5, 6).reshape(B, T // 2 - 1, H // 2, W // 2, 16 * C)
+    # Two pixels side by side are 2·C bytes in a row, which move as C numbers of two bytes.
+    rows = padded.reshape(B, T // 2, 2, H // 2, 2, W // 2, 2 * C).view(torch.int16)
+    cells = rows.permute(0, 1, 3, 5, 2, 4, 6).contiguous().view(torch.uint8)
+    cells = cells.view(B, T // 2, H // 2, W // 2, 8 * C)
+    return torch.cat((cells[:, :-1], cells[:, 1:]), dim=-1)
 
 
 def pool(x_BTHWC: Tensor, after: str) -> Tensor:
@@ -148,18 +151,24 @@ def pool(x_BTHWC: Tensor, after: str) -> Tensor:
 
 
 def highest_neighbour(x_BTHWC: Tensor) -> Tensor:
-    """Max pool 3×3×3 of stride 1."""
-    B, T, H, W, C = x_BTHWC.shape
-    pictures_BCHW = x_BTHWC.reshape(B * T, H, W, C).permute(0, 3, 1, 2)
-    pooled_BCHW = functional.max_pool2d(pictures_BCHW, 3, stride=1, padding=1)
-    pooled_BTHWC = pooled_BCHW.permute(0, 2, 3, 1).unflatten(0, (B, T))
-    out_BTHWC = pooled_BTHWC.clone()
-    for held, other in (
-        (out_BTHWC[:, 1:], pooled_BTHWC[:, :-1]),
-        (out_BTHWC[:, :-1], pooled_BTHWC[:, 1:]),
-    ):
-        torch.maximum(held, other, out=held)
+    """Max pool 3×3×3 of stride 1, frame by frame: a frame's numbers stay in the cache."""
+    T = x_BTHWC.shape[1]
+    out_BTHWC = torch.empty_like(x_BTHWC)
+    for t in range(T):
+        highest_BHWC, *others = x_BTHWC[:, max(t - 1, 0) : t + 2].unbind(1)
+        for other_BHWC in others:
+            highest_BHWC = torch.maximum(highest_BHWC, other_BHWC)
+        out_BTHWC[:, t] = _highest_beside(_highest_beside(highest_BHWC, 1), 2)
     return out_BTHWC
+
+
+def _highest_beside(x: Tensor, dim: int) -> Tensor:
+    """The highest of each number and its two neighbours along a dimension."""
+    out, others = x.clone(), x.shape[dim] - 1
+    before, after = out.narrow(dim, 0, others), out.narrow(dim, 1, others)
+    torch.maximum(before, x.narrow(dim, 1, others), out=before)
+    torch.maximum(after, x.narrow(dim, 0, others), out=after)
+    return out
 
 
 def _along_channels(x_BTHWC: Tensor, weights: Weights) -> Tensor:
@@ -173,15 +182,29 @@ def _along_space(x_BTHWC: Tensor, weights: Weights) -> Tensor:
 def _along_time(x_BTHWC: Tensor, weights: Weights) -> Tensor:
     B, T, H, W, C = x_BTHWC.shape
     planes_BCTP = x_BTHWC.reshape(B, T, H * W, C).permute(0, 3, 1, 2)
-    out_BCTP = functional.conv2d(planes_BCTP, *weights, padding=(1, 0)).relu_()
+    out_BCTP = _convolution(planes_BCTP, weights, (1, 0))
     return out_BCTP.permute(0, 2, 3, 1).unflatten(2, (H, W))
 
 
 def _as_pictures(x_BTHWC: Tensor, weights: Weights, padding: int) -> Tensor:
     B, T, H, W, C = x_BTHWC.shape
     pictures_BCHW = x_BTHWC.reshape(B * T, H, W, C).permute(0, 3, 1, 2)
-    out_BCHW = functional.conv2d(pictures_BCHW, *weights, padding=padding).relu_()
+    out_BCHW = _convolution(pictures_BCHW, weights, (padding, padding))
     return out_BCHW.permute(0, 2, 3, 1).unflatten(0, (B, T))
+
+
+def _convolution(x_BCHW: Tensor, weights: Weights, padding: tuple[int, int]) -> Tensor:
+    """2D convolution and ReLU.
+
+    Where oneDNN is there it is asked by name: it does both in one, and on one thread PyTorch would
+    leave 1×1 kernels to a loop of its own that takes twice as long.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return functional.conv2d(x_BCHW, *weights, padding=padding).relu_()
+    ones = (1, 1)
+    return torch.ops.mkldnn._convolution_pointwise(
+        x_BCHW, *weights, padding, ones, ones, 1, "relu", [], ""
+    )
 
 
 def _stem_weights(network: S3D, dtype: torch.dtype) -> Weights:
@@ -189,7 +212,7 @@ def _stem_weights(network: S3D, dtype: torch.dtype) -> Weights:
     conv = network.conv1.conv1
     weight = (conv.weight.double() / 255).float()
     if network.space_to_depth:
-        # [out, (row, column, colour of 1 frame of 2), 2 cells, 4, 4] -> [out, 4 frames of those...]
+        # [out, places in a cell, 2 cells, 4, 4] -> [out, places in both, 4, 4]
         weight = weight.transpose(1, 2).flatten(1, 2)
         return _last(weight.to(dtype)), conv.bias.to(dtype)
     return weight.to(dtype, memory_format=torch.channels_last_3d), conv.bias.to(dtype)
