@@ -34,9 +34,7 @@ class FoldedS3D(nn.Module):
         self.conv_2b = _pointwise(network.conv_2b, dtype)
         self.conv_2c = _separable(network.conv_2c, dtype)
         self.gating = _Gate(network.gating)
-        self.blocks = nn.ModuleDict(
-            {name: _Block(network.get_submodule(name), dtype) for name in BLOCKS}
-        )
+        self.blocks = nn.ModuleDict({name: _block(network, name, dtype) for name in BLOCKS})
         self.fc = network.fc.float()
 
     def forward(self, windows_BTHWC: Tensor) -> dict[str, Tensor]:
@@ -110,6 +108,12 @@ class _Block(nn.Module):
         for gate, branch_BTHWC, place_BTHWC in zip(self.gates, branches, places, strict=True):
             gate(branch_BTHWC, place_BTHWC)
         return out_BTHWC
+
+
+def _block(network: S3D, name: str, dtype: torch.dtype) -> _Block:
+    block = network.get_submodule(name)
+    assert isinstance(block, Inception)
+    return _Block(block, dtype)
 
 
 def overlapping_cells(clips_BTHWC: Tensor) -> Tensor:
@@ -214,21 +218,26 @@ def _stem_weights(network: S3D, dtype: torch.dtype) -> Weights:
     if network.space_to_depth:
         # [out, places in a cell, 2 cells, 4, 4] -> [out, places in both, 4, 4]
         weight = weight.transpose(1, 2).flatten(1, 2)
-        return _last(weight.to(dtype)), conv.bias.to(dtype)
-    return weight.to(dtype, memory_format=torch.channels_last_3d), conv.bias.to(dtype)
+        return _last(weight.to(dtype)), _bias(conv, dtype)
+    return weight.to(dtype, memory_format=torch.channels_last_3d), _bias(conv, dtype)
 
 
 def _pointwise(convolution: Convolution, dtype: torch.dtype) -> Weights:
     conv = convolution.conv1
-    return _last(conv.weight[:, :, 0].to(dtype)), conv.bias.to(dtype)
+    return _last(conv.weight[:, :, 0].to(dtype)), _bias(conv, dtype)
 
 
 def _separable(convolution: Convolution, dtype: torch.dtype) -> tuple[Weights, Weights]:
     space, time = convolution.conv1, convolution.conv2
     return (
-        (_last(space.weight[:, :, 0].to(dtype)), space.bias.to(dtype)),
-        (_last(time.weight[:, :, :, 0].to(dtype)), time.bias.to(dtype)),
+        (_last(space.weight[:, :, 0].to(dtype)), _bias(space, dtype)),
+        (_last(time.weight[:, :, :, 0].to(dtype)), _bias(time, dtype)),
     )
+
+
+def _bias(conv: nn.Conv3d, dtype: torch.dtype) -> Tensor:
+    assert conv.bias is not None  # the folded norm's
+    return conv.bias.to(dtype)
 
 
 def _last(weight: Tensor) -> Tensor:
