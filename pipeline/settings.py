@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.cli import run
 from pipeline.formats.recipe import PRESETS, Sampling
-from pipeline.formats.settings import read_settings
+from pipeline.formats.settings import read_settings, settings_from
 
 OUTPUTS = {"s3d": ("mixed_5c", "embedding"), "c3d": ("fc6",)}
 """The encoders that come with Bagpipe, and what each can give."""
@@ -128,7 +128,7 @@ class EncodeSettings:
     def grid(self) -> Sampling:
         """`sampling`, resolved."""
         if isinstance(self.sampling, dict):
-            return Sampling(**self.sampling)
+            return settings_from(Sampling, self.sampling, where="sampling")
         _one_of("sampling", self.sampling, tuple(PRESETS))
         return PRESETS[self.sampling]
 

@@ -27,7 +27,7 @@ DOORS = {
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",
     "torch.distributed": r"trainer\.distributed",
-    "torch": r"pipeline\.(encode|encoders\..*|tools\.info)|trainer\..*",
+    "torch": r"pipeline\.(encode|encoders\..*|formats\.tensors)|trainer\..*",
     "sklearn": r"trainer\.probe",
     "pickle": r"nothing",
 }

@@ -74,8 +74,9 @@ def _columns(path: str | Path, found: list[str]) -> tuple[str, bool]:
     needed = ["video_id", *(["start", "end"] if timed else []), *([] if text else ["text"])]
     absent = [name for name in needed if name not in found]
     if absent or text is None:
+        listed = ", ".join(found)[:200] or "nothing"
         raise ValueError(
-            f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found) or 'nothing'};"
+            f"{path} lacks the columns {', '.join(absent)}; found {listed};"
             " needed: video_id, text (or sentence) and, unless clips are whole videos, start, end"
         )
     return text, timed

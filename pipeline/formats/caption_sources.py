@@ -125,10 +125,18 @@ def _delimiter(path: str | Path, header_line: str, needed: list[str]) -> str:
     """The delimiter that splits the header into the needed columns; else the suffix says it."""
     expected = "\t" if Path(path).suffix.lower() == ".tsv" else ","
     for delimiter in (expected, *_DELIMITERS):
-        found = _named(next(csv.reader([header_line], delimiter=delimiter), []))
+        found = _named(_fields(header_line, delimiter))
         if all(name in found for name in needed):
             return delimiter
     return expected
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Of a line; none where `csv` refuses it, which reading the table then says."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _columns(path: str | Path, header: list[str], needed: list[str]) -> dict[str, int]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import types
+import typing
 from pathlib import Path
 from typing import TypeVar
 
 from pipeline.formats.files import read_json
 
 Settings = TypeVar("Settings")
+_NAMES = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false",
+    dict: "a section of keys", list: "a list", type(None): "null",
+}  # fmt: skip
+_SHOWN = 80
+"""Characters of a wrong value that an error repeats."""
 
 
 def read_settings(cls: type[Settings], path: str | Path) -> Settings:
@@ -33,6 +42,25 @@ def settings_from(cls: type[Settings], values: dict, *, where: str) -> Settings:
     if missing:
         raise ValueError(f"{where}: the key {missing[0]!r} is missing")
     try:
+        for name, kind in typing.get_type_hints(cls).items():
+            _check_type(name, values[name], kind)
         return cls(**values)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # OverflowError: integers that no float can hold
         raise ValueError(f"{where}: {error}") from None
+
+
+def _check_type(name: str, value: object, kind: object) -> None:
+    """Refuse a value that the field's annotation does not allow; floats are finite."""
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    allowed = {typing.get_origin(one) or one for one in kinds}
+    found = type(value)
+    if found not in allowed and not (found is int and float in allowed):
+        told = " or ".join(sorted(_NAMES[one] for one in allowed))
+        raise ValueError(f"{name} is {_shown(value)}, must be {told}")
+    if found is float and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}, must be a finite number")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

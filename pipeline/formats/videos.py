@@ -70,16 +70,19 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
 def _check_columns(path: Path, found: list[str] | tuple[str, ...]) -> None:
     missing = [name for name in ("video_id", "path") if name not in found]
     if missing:
+        listed = ", ".join(map(str, found))[:200] or "nothing"
         raise ValueError(
-            f"{path}: no column {' and '.join(missing)}; found {', '.join(found) or 'nothing'};"
+            f"{path}: no column {' and '.join(missing)}; found {listed};"
             " needed: video_id,path and, if wanted, split"
         )
 
 
 def _entry(path: Path, line: int, row: dict) -> VideoEntry:
     _check_columns(path, tuple(row))
-    video_id, video_path = row["video_id"] or "", row["path"] or ""
-    split = row.get("split") or ""
+    cells = [row["video_id"], row["path"], row.get("split")]
+    if any(not isinstance(cell, str | None) for cell in cells):
+        raise ValueError(f"{path}, line {line}: {cells} must be texts")
+    video_id, video_path, split = (cell or "" for cell in cells)
     if not video_id:
         raise ValueError(f"{path}, line {line}: empty video_id")
     if any(character in video_id + video_path for character in "\t\r\n\0"):

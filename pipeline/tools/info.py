@@ -12,17 +12,14 @@ import argparse
 import hashlib
 import json
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
-
-import torch
 
 from pipeline.cli import run
 from pipeline.formats.caption_summary import read_caption_summary
-from pipeline.formats.files import read_json, sha256_of_file
+from pipeline.formats.files import begins_as_zip, read_json, sha256_of_file
 from pipeline.formats.recipe import Recipe
+from pipeline.formats.tensors import read_tensors
 from pipeline.tools import file_facts
 from pipeline.tools.file_facts import Facts, recipe_facts, say_counts
 
@@ -83,12 +80,9 @@ def of_metrics(path: Path) -> Facts:
 
 def of_model(path: Path) -> Facts:
     """A trained model."""
-    if not zipfile.is_zipfile(path):
+    if not begins_as_zip(path):
         raise ValueError(f"{path} is not a whole model file")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, KeyError, UnpicklingError) as error:
-        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    content = read_tensors(path)
     if not isinstance(content, dict) or not str(content.get("format")).startswith("bagpipe-model"):
         raise ValueError(f"{path} is a PyTorch file, and no model of this project")
     state = content["state"]
