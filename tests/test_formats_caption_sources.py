@@ -188,6 +188,7 @@ def test_a_file_of_one_video_needs_no_video_id(tmp_path):
         ("a.srt", "<!DOCTYPE html>\n<p>Not found", "no timed text"),
         ("a.csv", "video_path\na.mp4\n", "no column start and end and text"),
         ("a.json", "{'a': 1}", "not a JSON file"),
+        ("a.vtt", "WEBVTT\n\n0\x01:00:01.000 --> 00:00:02.500\nx\n", "not a caption file: invalid"),
         ("a.json", '{"error": "quota"}', "no captions in it"),
         ("a.json", f'[{{"start": {"9" * 5000}}}]', "not a JSON file: Exceeds the limit"),
     ],

@@ -183,9 +183,11 @@ def _read_subtitles(path: str | Path) -> Iterator[tuple[float, float, str]]:
         return
     is_vtt = text.lstrip("\ufeff \n").startswith("WEBVTT")
     text = _cues_only(text) if is_vtt else text
-    subtitles = pysubs2.SSAFile.from_string(
-        text, format_="vtt" if is_vtt else "srt", keep_html_tags=True
-    )
+    kind = "vtt" if is_vtt else "srt"
+    try:
+        subtitles = pysubs2.SSAFile.from_string(text, format_=kind, keep_html_tags=True)
+    except (ValueError, pysubs2.Pysubs2Error) as error:
+        raise ValueError(f"{path} is not a caption file: {error}") from None
     if not len(subtitles) and not is_vtt:
         raise ValueError(f"{path} is not a caption file: no timed text in it")
     for event in subtitles:
