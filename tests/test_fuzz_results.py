@@ -144,6 +144,18 @@ def test_a_shard(root, scratch, data):
             )
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "found.json", "00000.tsv", "vocabulary.txt"])
+@given(data=st.data())
+def test_what_info_says_of_any_file(root, scratch, name, data):
+    lines = b'{"step": 1, "loss": 2.5}\n{"step": 2, "split": "val"}\n'
+    found = b'{"format": "bagpipe-retrieval-2", "protocol": {"name": "a"}, "num_pairs": 1}'
+    texts = [lines, found, (root / "plan/00000.tsv").read_bytes()]
+    path = scratch / name
+    words, by = [b"{", b"1", b'"a"', b'{"name": "a"}', b"step", b"\n"], [b"7", b"null", b'"', b"[]"]
+    path.write_bytes(data.draw(damaged(texts) | replaced(texts, words, by + HOSTILE)))
+    read_or_refuse(lambda: describe(path), naming=path)
+
+
 huge = st.sampled_from([0, 1, -1, 6, 10**6, 10**12, 2**62, 2**63 - 1, -(2**63)])
 
 

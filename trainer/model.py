@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.formats.files import begins_as_zip, whole_file
+from pipeline.formats.files import whole_file
 from pipeline.formats.settings import settings_from
-from pipeline.formats.tensors import read_tensors
+from pipeline.formats.tensors import check_sums, read_tensors
 from trainer.settings import TrainSettings
 from trainer.towers import CaptionWords, TextTower, VideoTower, at_least_fp32, caption_words
 
@@ -181,8 +181,7 @@ def read_model(path: str | Path) -> dict:
     """The content of a model.pt; a cut or foreign file raises `ValueError`."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} is missing: run snakemake --cores N --forcerun train")
-    if not begins_as_zip(path):
-        raise ValueError(f"{path} is not a whole model file")
+    check_sums(path, what="model file")
     content = read_tensors(path, what="model file")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a {FORMAT} file")

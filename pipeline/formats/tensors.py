@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO
 
 import torch
+
+from pipeline.formats.arrays import BROKEN
 
 _BROKEN = (UnpicklingError, RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError)
 _BROKEN += (AttributeError, OverflowError, AssertionError, MemoryError, struct.error)
@@ -33,3 +36,18 @@ def read_tensors(
     except _BROKEN as error:
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{where or source} is not a whole {what}: {why}") from None
+
+
+def check_sums(path: str | Path, *, what: str) -> None:
+    """Compare the checksums of a file that `torch.save` wrote, which `torch.load` does not.
+
+    Raises:
+        ValueError: a byte of it was changed, or its end is missing; the message calls it `what`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except BROKEN as error:
+        raise ValueError(f"{path} is not a whole {what}: {error}") from None
+    if damaged:
+        raise ValueError(f"{path} is not a whole {what}: {damaged} is damaged")
