@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 CPU_SECONDS = 10.0
 """Of the process, not of the clock: other work on the machine does not count."""
-MEGABYTES = 2048
+MEGABYTES = 4096
 """Of address space beyond what the process has; a size that a header made up is far beyond it."""
 LONGEST_LINE = 1500
 _HOSTILE = [

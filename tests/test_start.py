@@ -224,6 +224,7 @@ def test_the_content_of_every_file_decides_the_run(tmp_path):
         ("a.txt", b"the 1 2 nan\n", "words whose numbers are NaN or infinite"),
         ("a.txt", "² ²\nthe 1 2 3\n".encode(), "line 1 has no 1 numbers"),
         ("a.txt", b"\n", "line 1 has no 1 numbers"),
+        ("a.vec", b"3 " + b"9" * 5000 + b"\nthe 1 2 3\n", "has 1 numbers for '3', but"),
     ],
 )
 def test_vectors_of_a_broken_file_are_refused_in_one_line(tmp_path, name, data, message):

@@ -91,7 +91,7 @@ def _test_row(row: dict, text: str, timed: bool, where: str) -> TestRow:
         start, end = float(row["start"]), float(row["end"])
     except (TypeError, ValueError):
         raise ValueError(
-            f"{where}: times {row['start']!r}, {row['end']!r} are no numbers"
+            f"{where}: times {str(row['start'])[:80]!r}, {str(row['end'])[:80]!r} are no numbers"
         ) from None
     if not (math.isfinite(start) and math.isfinite(end) and start < end):
         raise ValueError(f"{where}: the clip [{start}, {end}) is empty")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from pipeline.formats.arrays import read_npy
 from pipeline.formats.files import read_text_file
 from trainer.model import TwoTowers
 
+_HEADER = re.compile(rb"[0-9]{1,18} [0-9]{1,18}")
 LARGEST_DIM = 100_000
 """More numbers than any word has: a file that says more is none."""
 
@@ -135,7 +137,7 @@ def _text(file: IO[bytes], path: Path) -> Iterator[tuple[str, np.ndarray]]:
     dim = None
     for number, line in enumerate(file, start=1):
         fields = line.decode("utf-8", errors="replace").rstrip().split(" ")
-        if number == 1 and len(fields) == 2 and line.replace(b" ", b"").strip().isdigit():
+        if number == 1 and _HEADER.fullmatch(line.strip()):
             dim = min(int(fields[1]), LARGEST_DIM)  # a header
             continue
         dim = dim or max(1, len(fields) - 1)

@@ -38,7 +38,7 @@ def settings_from(cls: type[Settings], values: dict, *, where: str) -> Settings:
     unknown, missing = sorted(values.keys() - names), sorted(names - values.keys())
     if unknown:
         allowed = ", ".join(sorted(names))
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}, allowed: {allowed}")
+        raise ValueError(f"{where}: unknown key {_shown(unknown[0])}, allowed: {allowed}")
     if missing:
         raise ValueError(f"{where}: the key {missing[0]!r} is missing")
     try:
