@@ -29,6 +29,8 @@ from pipeline.formats.recipe import Recipe
 VERSION = "shard-1"
 FEATURES_SUFFIX = "features.npy"
 DTYPE = np.dtype("<f2")
+_SURELY_THERE = 1 << 24
+"""Bytes for which room may be made in vain; nearly all reads are of fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +181,13 @@ def read_features(
     """
     row_bytes = feature_dim * DTYPE.itemsize
     first, wanted = offset + start * row_bytes, count * row_bytes
-    # `pread` makes room before it reads: for a length that damage made up, in vain.
-    there = os.fstat(descriptor).st_size - first
-    possible = first >= 0 and 0 <= wanted <= there
+    possible = 0 <= first < 2**63 and wanted >= 0
+    if wanted > _SURELY_THERE:  # `pread` makes room before it reads: is there so much at all?
+        possible = possible and wanted <= os.fstat(descriptor).st_size
     data = os.pread(descriptor, wanted, first) if possible else b""
     if not possible or len(data) != wanted:
         raise ValueError(
-            f"a shard is shorter than its index says: {max(0, there)} of {wanted} bytes at"
+            f"a shard is shorter than its index says: {len(data)} of {wanted} bytes at"
             f" offset {first}"
         )
     return np.frombuffer(data, dtype=DTYPE).reshape(count, feature_dim)
