@@ -2,7 +2,7 @@
 
 What becomes of what, each counted under the name in front:
 
-- `dropped_time`: a start or end that is missing, unreadable, NaN or infinite.
+- `dropped_time`: a start or end that is missing, unreadable, NaN, infinite or absurdly large.
 - `mended_reversed`, `dropped_reversed`: an end before its start is a swapped pair when the span is
   at most `MAX_SWAPPED_SECONDS`, as captions are; in a longer one a time is wrong (real files have
   `1193:02:47 --> 00:00:20` and `16.0,1.0` for 16-18), and nobody knows which of the two.
@@ -22,7 +22,6 @@ Text that is not in the way stays as it is: case, punctuation, repeats.
 from __future__ import annotations
 
 import html
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -34,9 +33,11 @@ from pipeline.formats.captions import Caption
 
 MIN_SECONDS = 0.1
 MAX_SWAPPED_SECONDS = 10.0
-_CLOCK = re.compile(r"(?:(\d+):)?([0-5]?\d):([0-5]?\d(?:[.,]\d*)?)")
+MAX_SECONDS = 1e10
+"""300 years; floats much beyond it no longer tell a caption's start from its end."""
+_CLOCK = re.compile(r"(?:(\d{1,9}):)?([0-5]?\d):([0-5]?\d(?:[.,]\d*)?)")
 _MARKUP = re.compile(
-    r"</?(?:b|br|c|font|i|lang|p|rt|ruby|s|span|strike|u|v)(?:[.\s][^<>]*)?\s*/?>"
+    r"</?(?:b|br|c|font|i|lang|p|rt|ruby|s|span|strike|u|v)(?:[.\s][^<>]*)?/?>"
     r"|<\d[\d:.,]*>|\{\\[^{}]*\}",
     re.IGNORECASE,
 )
@@ -94,7 +95,8 @@ def parse_time(value: object, seconds_per_unit: float) -> float | None:
         clock = _CLOCK.fullmatch(value.strip())
         if clock:
             hours, minutes, seconds = clock.groups()
-            return (int(hours or 0) * 60 + int(minutes)) * 60 + float(seconds.replace(",", "."))
+            total = (int(hours or 0) * 60 + int(minutes)) * 60 + float(seconds.replace(",", "."))
+            return total if total < MAX_SECONDS else None
         value = "" if "_" in value else value  # float() would read 1_0 as ten
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
@@ -102,7 +104,7 @@ def parse_time(value: object, seconds_per_unit: float) -> float | None:
         seconds = float(value) * seconds_per_unit
     except (ValueError, OverflowError):
         return None
-    return seconds if math.isfinite(seconds) else None
+    return seconds if abs(seconds) < MAX_SECONDS else None  # NaN is not below it either
 
 
 def clean_span(

@@ -32,7 +32,7 @@ def read_deny_list(path: str | Path | None) -> frozenset[str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not UTF-8 text.
+        ValueError: it is not UTF-8 text, or no CSV.
     """
     if path is None:
         return frozenset()
@@ -43,9 +43,12 @@ def read_deny_list(path: str | Path | None) -> frozenset[str]:
     except UnicodeDecodeError:
         raise ValueError(f"manifest.deny_list {path} is not UTF-8 text") from None
     lines = text.splitlines()
-    header = next(csv.reader(lines[:1]), [])
-    if "video_id" in header:
-        return frozenset(row["video_id"] for row in csv.DictReader(lines) if row["video_id"])
+    try:
+        header = next(csv.reader(lines[:1]), [])
+        if "video_id" in header:
+            return frozenset(row["video_id"] for row in csv.DictReader(lines) if row["video_id"])
+    except csv.Error as error:
+        raise ValueError(f"manifest.deny_list {path} is not a CSV file: {error}") from None
     return frozenset(line.strip() for line in lines if line.strip())
 
 

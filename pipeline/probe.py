@@ -108,28 +108,51 @@ def probe_video(path: str | Path, *, ffprobe: str, timeout_seconds: float) -> Pr
         VideoFault: what `check_file` raises, UNREADABLE, NO_VIDEO_STREAM or TIMEOUT.
     """
     check_file(path)
-    found = _ask(ffprobe, path, timeout_seconds)
-    stream = _best_stream(found.get("streams", []))
-    file = found.get("format", {})
+    return read_answer(_ask(ffprobe, path, timeout_seconds))
+
+
+def read_answer(answer: bytes) -> Probe:
+    """What ffprobe's JSON says of the best video stream; what is missing in it is 0 or empty.
+
+    Raises:
+        VideoFault: UNREADABLE (it is no JSON) or NO_VIDEO_STREAM.
+    """
+    try:
+        found = _section(json.loads(answer.decode("utf-8", errors="replace")))
+    except (ValueError, RecursionError) as error:
+        raise VideoFault(Reason.UNREADABLE, f"ffprobe gave no JSON: {error}") from None
+    streams = _sections(found.get("streams"))
+    stream, file = _best_stream(streams), _section(found.get("format"))
     if stream is None:
-        kinds = {_kind(stream) for stream in found.get("streams", [])}
-        raise VideoFault(
-            Reason.NO_VIDEO_STREAM, f"its streams: {', '.join(sorted(kinds)) or 'none'}"
-        )
+        kinds = ", ".join(sorted({_kind(stream) for stream in streams}))[:300]
+        raise VideoFault(Reason.NO_VIDEO_STREAM, f"its streams: {kinds or 'none'}")
     return Probe(
         duration_seconds=_declared_seconds(stream, file),
         start_seconds=number(file.get("start_time")),
         width=int(number(stream.get("width"))),
         height=int(number(stream.get("height"))),
         frame_rate=number(stream.get("avg_frame_rate")) or number(stream.get("r_frame_rate")),
-        codec=str(stream.get("codec_name", "")),
-        pixel_format=str(stream.get("pix_fmt", "")),
+        codec=_text(stream.get("codec_name")),
+        pixel_format=_text(stream.get("pix_fmt")),
         rotation=_rotation(stream),
-        stream_index=int(stream["index"]),
+        stream_index=int(number(stream.get("index", streams.index(stream)))),
     )
 
 
-def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> dict:
+def _section(value: object) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _sections(value: object) -> list[dict]:
+    return [_section(one) for one in value] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    """A name as a table can hold it."""
+    return str(value or "").encode("utf-8", errors="replace").decode()[:100]
+
+
+def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> bytes:
     """Its JSON. `file:` keeps names that start with `-` or look like an URL what they are."""
     command = [ffprobe, "-v", "error", "-protocol_whitelist", "file"]
     command += ["-format_whitelist", CONTAINERS, "-of", "json", "-show_format", "-show_streams"]
@@ -149,11 +172,7 @@ def _ask(ffprobe: str, path: str | Path, timeout_seconds: float) -> dict:
     if done.returncode:
         told = _tail(done.stderr, done.returncode, address)
         raise VideoFault(Reason.UNREADABLE, f"ffprobe: {told}")
-    try:
-        found = json.loads(done.stdout.decode("utf-8", errors="replace"))
-    except json.JSONDecodeError as error:
-        raise VideoFault(Reason.UNREADABLE, f"ffprobe gave no JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return done.stdout
 
 
 def _tail(stderr: bytes, returncode: int, address: str) -> str:
@@ -170,13 +189,13 @@ def _best_stream(streams: list[dict]) -> dict | None:
 
 
 def _kind(stream: dict) -> str:
-    flags = stream.get("disposition", {})
+    flags = _section(stream.get("disposition"))
     cover = flags.get("attached_pic") or flags.get("timed_thumbnails")
-    return "cover" if cover else str(stream.get("codec_type", "unknown"))
+    return "cover" if cover else _text(stream.get("codec_type")) or "unknown"
 
 
 def _rank(stream: dict) -> tuple[float, ...]:
-    flags = stream.get("disposition", {})
+    flags = _section(stream.get("disposition"))
     impaired = flags.get("hearing_impaired") or flags.get("visual_impaired")
     # Containers that do not count their frames are taken to have some.
     frames = number(stream.get("nb_frames", 5))
@@ -185,15 +204,15 @@ def _rank(stream: dict) -> tuple[float, ...]:
 
 
 def _declared_seconds(stream: dict, file: dict) -> float:
-    tagged = clock_seconds(stream.get("tags", {}).get("DURATION"))
+    tagged = clock_seconds(_section(stream.get("tags")).get("DURATION"))
     own = number(stream.get("duration")) or tagged
     return max(0.0, own or number(file.get("duration")))
 
 
 def _rotation(stream: dict) -> int:
     """Degrees clockwise; ffprobe counts the display matrix counter-clockwise, old tags do not."""
-    clockwise = number(stream.get("tags", {}).get("rotate"))
-    for side_data in stream.get("side_data_list", []):
+    clockwise = number(_section(stream.get("tags")).get("rotate"))
+    for side_data in _sections(stream.get("side_data_list")):
         if "rotation" in side_data:
             clockwise = -number(side_data["rotation"])
     return round(clockwise / 90) * 90 % 360
@@ -204,7 +223,7 @@ def number(text: object) -> float:
     try:
         numerator, _, denominator = str(text).partition("/")
         value = float(numerator) / float(denominator or 1)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, RecursionError):
         return 0.0
     return value if abs(value) < 1e12 else 0.0
 

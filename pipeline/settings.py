@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.cli import run
 from pipeline.formats.recipe import PRESETS, Sampling
-from pipeline.formats.settings import check_section
+from pipeline.formats.settings import check_section, settings_from
 
 OUTPUTS = {"s3d": ("mixed_5c", "embedding"), "c3d": ("fc6",)}
 """The encoders that come with Bagpipe, and what each can give."""
@@ -127,7 +127,7 @@ class EncodeSettings:
     def grid(self) -> Sampling:
         """`sampling`, resolved."""
         if isinstance(self.sampling, dict):
-            return Sampling(**self.sampling)
+            return settings_from(Sampling, self.sampling, where="sampling")
         _one_of("sampling", self.sampling, tuple(PRESETS))
         return PRESETS[self.sampling]
 

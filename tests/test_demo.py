@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -183,20 +182,10 @@ def test_a_video_without_a_script_is_refused(tmp_path):
 # --- what comes out ---
 
 
-@pytest.fixture(scope="module")
-def results() -> Path:
-    """The demo's results, made first where they are missing."""
-    folder = Path(os.environ.get("BAGPIPE_DEMO_RESULTS", ROOT / "results"))
-    if not (folder / "evaluate/heldout.json").exists():
-        assert folder == ROOT / "results", f"{folder} holds no results of the demo"
-        subprocess.run(["snakemake", "--cores", "2"], cwd=ROOT, check=True, timeout=1500)
-    return folder
-
-
 @pytest.mark.demo
 @pytest.mark.timeout(1800)
-def test_training_finds_what_captions_mean(results):
-    found = json.loads((results / "evaluate/heldout.json").read_text())
+def test_training_finds_what_captions_mean(demo_results):
+    found = json.loads((demo_results / "evaluate/heldout.json").read_text())
     assert found["num_pairs"] == 96
     for direction in ("text_to_video", "video_to_text"):
         assert found[direction]["R@10"] >= 3 * found["chance"]["R@10"]
@@ -204,8 +193,8 @@ def test_training_finds_what_captions_mean(results):
 
 @pytest.mark.demo
 @pytest.mark.timeout(1800)
-def test_the_broken_videos_are_rows_with_their_reasons(results):
-    rows = read_csv(results / "rejected.csv")
+def test_the_broken_videos_are_rows_with_their_reasons(demo_results):
+    rows = read_csv(demo_results / "rejected.csv")
     assert {row["video_id"]: row["reason"] for row in rows} == {
         "broken-empty": "empty",
         "broken-truncated": "truncated",
@@ -217,8 +206,8 @@ def test_the_broken_videos_are_rows_with_their_reasons(results):
 
 @pytest.mark.demo
 @pytest.mark.timeout(1800)
-def test_captions_shuffled_across_videos_teach_nothing(results, tmp_path):
-    controls = [train_control(results, tmp_path / str(seed), seed) for seed in range(1, 4)]
+def test_captions_shuffled_across_videos_teach_nothing(demo_results, tmp_path):
+    controls = [train_control(demo_results, tmp_path / str(seed), seed) for seed in range(1, 4)]
     for direction in ("text_to_video", "video_to_text"):
         found = [control[direction]["R@10"] for control in controls]
         assert np.mean(found) <= 2 * controls[0]["chance"]["R@10"], found

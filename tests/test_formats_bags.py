@@ -123,3 +123,26 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"b\.npz") as caught:
             read_bags(tmp_path / "b.npz")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"(12, 5)", b"(-12,-5)", "no .npy header"),
+        (b"(12, 5)", b"(10**9,5)", "no .npy header"),
+        (b"(12, 5)", b"(99999, 5)", "cap_ids.npy does not fit the file"),
+        (b"'<i4'", b"'|O4'", "no .npy header"),
+        (b'"recipe"', b'"recipd"', "its metadata is damaged"),
+    ],
+)
+def test_a_header_or_metadata_that_was_made_up_is_refused(tmp_path, before, after, message):
+    path = tmp_path / "0.npz"
+    write_bags(path, replace(small_bags(), metadata={"recipe": {}}))
+    data = path.read_bytes()
+    at = data.index(before)
+    spaces = len(after) - len(before)
+    assert data[at + len(before) :].find(b" " * spaces) >= 0
+    rest = data[at + len(before) :].replace(b" " * spaces, b"", 1) if spaces else None
+    path.write_bytes(data[:at] + after + (data[at + len(before) :] if rest is None else rest))
+    with pytest.raises(ValueError, match=message):
+        read_bags(path)

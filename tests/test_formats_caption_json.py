@@ -102,3 +102,8 @@ def test_a_string_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
     (tmp_path / "c.json").write_text('{"a": "' + "x" * 1_000_000)
     with pytest.raises(ValueError, match="a string longer than 100,000 bytes"):
         list(iterate_json_captions(tmp_path / "c.json"))
+
+
+def test_a_duration_on_an_integer_beyond_all_floats_is_no_end():
+    rows = segments_of([{"start": 10**400, "duration": 1.5, "text": "x"}])
+    assert rows == [(10**400, None, "x")]

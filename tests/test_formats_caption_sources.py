@@ -89,6 +89,7 @@ def test_parquet_reads_with_its_types(tmp_path):
         ("c.csv", b"", "found 'nothing'"),
         ("c.csv", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a caption table"),
         ("c.csv", b'video_id,start,end,text\na,1,2,"' + b"x" * 200_000, "c.csv, line 2: not a"),
+        ("c.csv", b"x" * 200_000, "c.csv, line 1: not a table: field larger than field limit"),
         ("c.parquet", b"video_id,start,end,text\n", "not a parquet file"),
         ("c.json", b"[1, 2]", "JSON object with a video id for each key"),
         ("c.json", b'{"a": {"start": [1], "end": [2], "te', "not a whole JSON file"),
@@ -187,7 +188,9 @@ def test_a_file_of_one_video_needs_no_video_id(tmp_path):
         ("a.srt", "<!DOCTYPE html>\n<p>Not found", "no timed text"),
         ("a.csv", "video_path\na.mp4\n", "no column start and end and text"),
         ("a.json", "{'a': 1}", "not a JSON file"),
+        ("a.vtt", "WEBVTT\n\n0\x01:00:01.000 --> 00:00:02.500\nx\n", "not a caption file: invalid"),
         ("a.json", '{"error": "quota"}', "no captions in it"),
+        ("a.json", f'[{{"start": {"9" * 5000}}}]', "not a JSON file: Exceeds the limit"),
     ],
 )
 def test_a_file_that_is_none_is_named(tmp_path, name, content, message):

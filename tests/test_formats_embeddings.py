@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.formats.embeddings import ClipEmbeddings, read_embeddings, write_embeddings
+from pipeline.formats.embeddings import (
+    SCHEMA,
+    VERSION,
+    ClipEmbeddings,
+    read_embeddings,
+    write_embeddings,
+)
+from pipeline.formats.parquet import write_table
 
 TAGS = {"model_sha256": "a", "bags_digest": "b", "recipe_identity": "c", "embedding_dim": 4}
 
@@ -59,3 +66,14 @@ def test_cut_and_mixed_files_are_refused(tmp_path):
     write_embeddings(tmp_path / "other.npy", index, make(5))
     with pytest.raises(ValueError, match="unlike its table"):
         read_embeddings(vectors, index)
+
+
+def test_vectors_of_another_type_and_a_table_without_tags_are_refused(tmp_path):
+    whole = make(3)
+    write_embeddings(*paths(tmp_path), whole)
+    np.save(paths(tmp_path)[0], whole.vectors_CD.astype("<f8"))
+    with pytest.raises(ValueError, match=r"holds float64 \(3, 4\), unlike its table"):
+        read_embeddings(*paths(tmp_path))
+    write_table(paths(tmp_path)[1], SCHEMA, [], version=VERSION)
+    with pytest.raises(ValueError, match="does not say its model_sha256"):
+        read_embeddings(*paths(tmp_path))

@@ -20,6 +20,7 @@ def test_an_id_never_leaves_the_folder(tmp_path):
     (tmp_path / "inner").mkdir()
     assert find_arrays(tmp_path / "inner", "../secret") == []
     assert find_arrays(tmp_path / "inner", "a\0b") == []
+    assert find_arrays(tmp_path / "inner", "a" * 300) == []  # longer than names may be
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -28,3 +29,13 @@ def test_what_is_written_is_read(tmp_path):
     np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 4), features)
     with pytest.raises(ValueError, match=r"has the shape \(3, 4\), needed: \(T, 5\)"):
         read_array(tmp_path / "a.npy", 5)
+
+
+def test_a_size_that_the_header_made_up_takes_no_memory(tmp_path):
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (10**12, 4)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(80))
+    with pytest.raises(ValueError, match="8,000,000,000,000 bytes of numbers, and the file has 80"):
+        read_array(path, 4)

@@ -73,3 +73,10 @@ def test_digests_follow_content_alone(tmp_path):
     assert sha256_of_file(tmp_path / "a") == expected
     assert digest_of({"a": 1, "b": [2]}) == digest_of(json.loads('{"b": [2], "a": 1}'))
     assert digest_of({"a": 1}) != digest_of({"a": 2})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{", "\xff"])
+def test_json_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.json is not a JSON file"):
+        read_json(tmp_path / "a.json")

@@ -6,7 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.formats.parquet import iterate_user_parquet, read_rows, read_table, write_table
+from pipeline.formats.parquet import (
+    describe_table,
+    iterate_user_parquet,
+    read_metadata,
+    read_rows,
+    read_table,
+    write_table,
+)
 
 SCHEMA = {"name": "string", "count": "int64", "crc": "uint32", "seconds": "float64", "ok": "bool"}
 ROWS = [
@@ -86,3 +93,39 @@ def test_a_users_table_is_streamed_whatever_its_columns(tmp_path):
     (tmp_path / "u.csv").write_text("id,t\n")
     with pytest.raises(ValueError, match=r"u\.csv is not a parquet file"):
         list(iterate_user_parquet(tmp_path / "u.csv"))
+
+
+def test_a_text_that_is_no_utf_8_is_no_traceback(tmp_path):
+    text = pa.array([b"\xff"]).view(pa.string())
+    pq.write_table(pa.table({"name": text}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a\.parquet is not a parquet file: 'utf-8' codec"):
+        list(iterate_user_parquet(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1, None]), "the column name is int64 with 1 empty cells, expected string"),
+        (pa.array(["a", None]), "the column name is string with 1 empty cells"),
+    ],
+)
+def test_a_column_of_another_type_or_with_holes_is_refused(tmp_path, column, message):
+    tags = {"bagpipe": "x-1", "metadata": "{}"}
+    table = pa.table({"name": column}).replace_schema_metadata(tags)
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "a.parquet", {"name": "string"}, version="x-1")
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", "[" * 100_000])
+def test_metadata_that_is_none_is_named(tmp_path, metadata):
+    tags = {"bagpipe": "x-1", "metadata": metadata}
+    table = pa.table({"name": ["a"]}).replace_schema_metadata(tags)
+    pq.write_table(table, tmp_path / "a.parquet")
+    for read in (
+        lambda path: read_table(path, {"name": "string"}, version="x-1"),
+        lambda path: read_metadata(path, version="x-1"),
+        describe_table,
+    ):
+        with pytest.raises(ValueError, match=r"a\.parquet has damaged metadata"):
+            read(tmp_path / "a.parquet")

@@ -54,3 +54,18 @@ def test_a_row_with_a_field_too_few_is_refused(tmp_path):
     (tmp_path / "0").write_text((tmp_path / "0").read_text() + "a\tb\n")
     with pytest.raises(ValueError, match="needs 4 fields"):
         read_planned_captions(tmp_path / "0")
+
+
+@pytest.mark.parametrize("number", ["", "x", "²", "1.0", "9" * 5000])
+def test_a_size_that_is_no_number_is_named(tmp_path, number):
+    write_planned_videos(tmp_path / "0.tsv", VIDEOS)
+    text = (tmp_path / "0.tsv").read_text()
+    (tmp_path / "0.tsv").write_text(text.replace("\t12\t", f"\t{number}\t"))
+    with pytest.raises(ValueError, match=r"0\.tsv: .* is not a whole number: run -R plan"):
+        read_planned_videos(tmp_path / "0.tsv")
+
+
+def test_a_plan_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "0.tsv").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"0\.tsv is not UTF-8 text"):
+        read_planned_videos(tmp_path / "0.tsv")

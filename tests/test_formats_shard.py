@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import webdataset
 
-from pipeline.formats.parquet import write_table
+from pipeline.formats.parquet import read_rows, write_table
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.shard import (
     SCHEMA,
@@ -21,6 +21,7 @@ from pipeline.formats.shard import (
     VideoFacts,
     read_features,
     read_index,
+    read_index_facts,
     write_shard,
 )
 from tests.examples import recipe
@@ -199,3 +200,21 @@ def test_a_manifest_is_no_index(tmp_path):
     (tmp_path / "1.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="not a whole parquet file"):
         read_index(tmp_path / "1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("offset", "start", "count"),
+    [(0, 0, 10**12), (0, 2**62, 0), (-(10**6), 0, 1), (0, 0, -1), (2**63, 0, 1), (0, -1, 1)],
+)
+def test_rows_that_no_file_has_are_refused_before_room_is_made(shard, offset, start, count):
+    with open(shard[0], "rb") as file, pytest.raises(ValueError, match="shorter than its index"):
+        read_features(file.fileno(), offset, 6, start, count)
+
+
+@pytest.mark.parametrize("change", [{"recipe": {}}, {"recipe": None}, {"tar_bytes": "7"}])
+def test_an_index_whose_metadata_is_incomplete_is_named(shard, change):
+    rows, metadata = read_rows(shard[1], SCHEMA, version=VERSION)
+    write_table(shard[1], SCHEMA, rows, version=VERSION, metadata=metadata | change)
+    for read in (read_index, read_index_facts):
+        with pytest.raises(ValueError, match=r"00000\.parquet has damaged metadata"):
+            read(shard[1])

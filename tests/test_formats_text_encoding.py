@@ -37,6 +37,12 @@ def test_a_few_damaged_bytes_do_not_change_the_encoding_of_the_rest(tmp_path):
     assert read_text(tmp_path / "t") == RUSSIAN + "\ufffd\n"
 
 
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"\xff\xfea\0b\0", b"\xff\xfe\0\0"])
+def test_a_mark_within_a_file_is_none(tmp_path, line):
+    (tmp_path / "t").write_bytes(b"plain\n" + line)
+    assert read_text(tmp_path / "t").startswith("plain\nÿþ")
+
+
 def test_a_file_cut_within_a_character_is_still_utf8(tmp_path):
     (tmp_path / "t").write_bytes(RUSSIAN.encode()[:-2])
     assert detect_encoding(tmp_path / "t") == "utf-8"

@@ -54,3 +54,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 def test_a_missing_table_says_how_to_make_one(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"pipeline\.tools\.catalog"):
         read_videos(tmp_path / "none.csv")
+
+
+def test_ids_of_a_parquet_are_texts(tmp_path):
+    path = tmp_path / "v.parquet"
+    pq.write_table(pa.table({"path": ["a.mp4"], "video_id": [7]}), path)
+    with pytest.raises(ValueError, match=r"v\.parquet, line 1: \[7, 'a.mp4', None\] must be texts"):
+        read_videos(path)

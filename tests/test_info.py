@@ -124,3 +124,12 @@ def test_files_of_others_are_refused(tmp_path):
         info.describe(tmp_path / "a.mp4")
     with pytest.raises(FileNotFoundError, match="is no file"):
         info.describe(tmp_path / "nothing.tar")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"format": "x", "protocol": "a"}', '{"format": "x", "model": 1}']
+)
+def test_json_with_other_keys_is_none_of_ours(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=r"a\.json is damaged, or none of ours"):
+        info.describe(tmp_path / "a.json")

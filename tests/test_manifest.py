@@ -124,3 +124,9 @@ def test_without_ffprobe_the_command_ends_in_one_line(tmp_path, videos):
     assert len(done.stderr.splitlines()) == 1
     assert "/no/such/ffprobe" in done.stderr
     assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_deny_list_that_is_no_csv_is_named(tmp_path):
+    (tmp_path / "deny.csv").write_text("x" * 200_000)
+    with pytest.raises(ValueError, match=r"deny_list .*deny\.csv is not a CSV file: field larger"):
+        read_deny_list(tmp_path / "deny.csv")

@@ -181,3 +181,45 @@ def test_init_from_takes_weights_and_refuses_other_shapes_and_words(tmp_path):
         start_from(other, tmp_path / "model.pt", ["a", "b", "c"])
     saved(tmp_path / "fixed.pt", learn_temperature=False)
     start_from(fresh, tmp_path / "fixed.pt", ["a", "b", "c"])
+
+
+def save_changed(path, change) -> None:
+    """A whole model.pt of which `change` changes the content."""
+    model = build_model(
+        train_settings(), feature_dim=FEATURE_DIM, num_words=NUM_WORDS, max_caption_words=6
+    )
+    words = [f"w{n}" for n in range(NUM_WORDS)]
+    save_model(path, model, vocabulary=words, recipe=RECIPE.to_dict(), step=1, max_caption_words=6)
+    content = torch.load(path, weights_only=True)
+    change(content)
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content["settings"].update(embedding_dim=10**9), "another shape"),
+        (lambda content: content["recipe"].update(feature_dim=10**12), "whole model file"),
+        (lambda content: content["state"].popitem(), "missing, foreign or of another shape"),
+        (lambda content: content.pop("vocabulary"), "whole model file: 'vocabulary'"),
+        (lambda content: content.update(state=[1]), "whole model file"),
+        (lambda content: content["settings"].update(lr="1"), "lr is '1', must be a number"),
+    ],
+)
+def test_a_model_of_which_a_part_is_wrong_is_named_before_it_takes_memory(
+    tmp_path, change, message
+):
+    save_changed(tmp_path / "model.pt", change)
+    with pytest.raises(ValueError, match=rf"model\.pt.*{message}"):
+        load_model(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("place", [b"PK\x06\x07", b"embedding_dim", b"text.fc1.weight", b"step"])
+def test_a_model_of_which_a_byte_was_changed_is_named(tmp_path, place):
+    """Torch reads such a file, and Python's zipfile raises for the first one when only asked."""
+    save_changed(tmp_path / "model.pt", lambda _: None)
+    data = bytearray((tmp_path / "model.pt").read_bytes())
+    data[data.index(place) + 4] ^= 1
+    (tmp_path / "model.pt").write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.pt is not a whole model file"):
+        load_model(tmp_path / "model.pt")

@@ -121,8 +121,9 @@ def _choices():
 def test_choices_of_the_schema_are_those_of_the_class(section, key, allowed):
     for value in allowed:
         settings_from(SECTIONS[section], CONFIG[section] | {key: value}, where="config")
+    other = 99 if isinstance(allowed[0], int) else "other"
     with pytest.raises(ValueError, match="allowed"):
-        settings_from(SECTIONS[section], CONFIG[section] | {key: "other"}, where="config")
+        settings_from(SECTIONS[section], CONFIG[section] | {key: other}, where="config")
 
 
 def test_sampling_in_the_schema_is_the_recipe_s():
@@ -170,3 +171,15 @@ def test_overlays_give_a_config_that_every_stage_accepts(overlay):
     jsonschema.validate(merged, SCHEMA)
     for section, cls in SECTIONS.items():
         settings_from(cls, merged[section], where=overlay)
+
+
+def test_sampling_and_protocols_are_checked_as_their_sections_are():
+    odd = {"frame_rate": 1e308, "frames": 2, "stride_seconds": 1e308, "tail": "zero"}
+    for sampling in (odd, odd | {"frames": "2"}, {"frames": 2}):
+        with pytest.raises(ValueError, match=r"^config: "):
+            settings_from(
+                SECTIONS["encode"], CONFIG["encode"] | {"sampling": sampling}, where="config"
+            )
+    evaluate = CONFIG["evaluate"] | {"protocols": {"mine": 5}}
+    with pytest.raises(ValueError, match=r"protocols\.mine must be a section of keys or null"):
+        settings_from(SECTIONS["evaluate"], evaluate, where="config")

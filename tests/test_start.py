@@ -212,3 +212,32 @@ def test_the_content_of_every_file_decides_the_run(tmp_path):
     assert before["init_from_sha256"] is None
     (tmp_path / "a.txt").write_text("b")
     assert digests(settings) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.bin", b"2 1000000000000\nthe ", "a word has 1000000000000 numbers, allowed: 1 to"),
+        ("a.bin", b"2 0\nthe ", "a word has 0 numbers"),
+        ("a.txt.gz", gzip.compress(b"the 1 2 3\n" * 99)[:-9], "not a whole gzip file"),
+        ("a.txt.gz", b"the 1 2 3\n", "not a whole gzip file"),
+        ("a.txt", b"the 1 2 nan\n", "words whose numbers are NaN or infinite"),
+        ("a.txt", "² ²\nthe 1 2 3\n".encode(), "line 1 has no 1 numbers"),
+        ("a.txt", b"\n", "line 1 has no 1 numbers"),
+        ("a.vec", b"3 " + b"9" * 5000 + b"\nthe 1 2 3\n", "has 1 numbers for '3', but"),
+    ],
+)
+def test_vectors_of_a_broken_file_are_refused_in_one_line(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    model = build_model(
+        train_settings(word_dim=3), feature_dim=4, num_words=len(WORDS), max_caption_words=5
+    )
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        load_word_vectors(model, WORDS, tmp_path / name, None)
+
+
+def test_a_list_of_words_that_is_no_text_is_named(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((2, 3)))
+    (tmp_path / "words.txt").write_bytes(b"\xff\nthe\n")
+    with pytest.raises(ValueError, match=r"words\.txt is not UTF-8 text"):
+        list(read_vectors(tmp_path / "a.npy", tmp_path / "words.txt"))

@@ -18,6 +18,7 @@ from pipeline.formats.parquet import write_table
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import SCHEMA, VERSION, read_index, write_shard
 from pipeline.tools.verify import main
+from tests.fuzzing import bounded_memory
 from tests.test_formats_shard import IDS, RECIPE, failed, video
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -255,3 +256,19 @@ def test_the_command_ends_with_status_1_and_no_traceback(results, tmp_path):
     assert nowhere.returncode == 1
     assert "no shard in" in nowhere.stderr
     assert "Traceback" not in done.stderr + nowhere.stderr
+
+
+def test_a_size_that_a_header_made_up_takes_no_memory(results, verify):
+    """The last member claims a terabyte; Python makes room before it reads."""
+    path = results / "shards/00002.tar"
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    last.size = 10**12
+    with open(path, "r+b") as file:
+        file.seek(last.offset)
+        file.write(last.tobuf(tarfile.GNU_FORMAT))
+    with bounded_memory():
+        status, lines = verify()
+    assert status == 1
+    assert any("00002.tar: its sha256 is not" in line for line in lines)
+    assert any(f"{last.name!r} does not describe" in line for line in lines)

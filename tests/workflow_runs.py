@@ -111,7 +111,7 @@ def snakemake(folder: Path, *arguments: str, status: int | None = 0) -> Run:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
-        timeout=300,
+        timeout=540,  # a busy machine; below pytest's own limit
         check=False,
     )
     assert status is None or done.returncode == status, done.stdout + _logs(folder)

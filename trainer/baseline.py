@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import copy
 import re
-import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from pipeline.formats.files import sha256_of_file
+from pipeline.formats.arrays import read_npy
+from pipeline.formats.files import read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
+from pipeline.formats.tensors import read_tensors
 from trainer.model import TwoTowers
 
 NAMES = ("text_module.word_embd.weight", "text_module.fc1.weight", "text_module.fc1.bias",
@@ -106,13 +105,12 @@ def untrained(model: TwoTowers) -> TwoTowers:
 
 
 def _read_state(path: str) -> dict[str, torch.Tensor]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, UnpicklingError) as error:
-        raise ValueError(f"{path} is not a PyTorch file of weights alone: {error}") from None
-    state = state.get("state_dict", state)
-    state = {name.removeprefix("module."): value for name, value in state.items()}
-    missing = [name for name in NAMES if name not in state]
+    state = read_tensors(path)
+    if isinstance(state, dict):
+        state = state.get("state_dict", state)
+    state = state if isinstance(state, dict) else {}
+    state = {str(name).removeprefix("module."): value for name, value in state.items()}
+    missing = [name for name in NAMES if not isinstance(state.get(name), torch.Tensor)]
     if missing:
         raise ValueError(
             f"evaluate.baseline_weights {path} has no text tower ({missing[0]} is missing): set it"
@@ -124,10 +122,10 @@ def _read_state(path: str) -> dict[str, torch.Tensor]:
 def _read_words(path: str) -> list[str]:
     """The words of an .npy array of strings, or of a text file, one a line; the first has id 1."""
     if Path(path).suffix != ".npy":
-        return Path(path).read_text(encoding="utf-8").split()
+        return read_text_file(path).split()
     try:
-        return [str(word) for word in np.load(path, allow_pickle=False)]
-    except (ValueError, zipfile.BadZipFile) as error:
+        return [str(word) for word in read_npy(path).ravel()]
+    except ValueError as error:
         raise ValueError(
             f"evaluate.baseline_words {path} is no array of plain strings ({error}): write its"
             " words into a text file, one a line"

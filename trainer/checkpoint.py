@@ -23,6 +23,7 @@ import torch
 
 from pipeline.formats.bags import bags_digest
 from pipeline.formats.files import digest_of, read_json, whole_file, write_json
+from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import ShardFiles
 from trainer.settings import TrainSettings
 from trainer.start import digests
@@ -155,7 +156,7 @@ def load_checkpoint(data: bytes) -> dict:
     payload = _payload(data)
     if payload is None:
         raise ValueError("a checkpoint is damaged")
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return read_tensors(io.BytesIO(payload), where="a checkpoint")
 
 
 def fingerprint(model: torch.nn.Module) -> int:

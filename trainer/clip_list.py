@@ -74,8 +74,9 @@ def _columns(path: str | Path, found: list[str]) -> tuple[str, bool]:
     needed = ["video_id", *(["start", "end"] if timed else []), *([] if text else ["text"])]
     absent = [name for name in needed if name not in found]
     if absent or text is None:
+        listed = ", ".join(found)[:200] or "nothing"
         raise ValueError(
-            f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found) or 'nothing'};"
+            f"{path} lacks the columns {', '.join(absent)}; found {listed};"
             " needed: video_id, text (or sentence) and, unless clips are whole videos, start, end"
         )
     return text, timed
@@ -90,7 +91,7 @@ def _test_row(row: dict, text: str, timed: bool, where: str) -> TestRow:
         start, end = float(row["start"]), float(row["end"])
     except (TypeError, ValueError):
         raise ValueError(
-            f"{where}: times {row['start']!r}, {row['end']!r} are no numbers"
+            f"{where}: times {str(row['start'])[:80]!r}, {str(row['end'])[:80]!r} are no numbers"
         ) from None
     if not (math.isfinite(start) and math.isfinite(end) and start < end):
         raise ValueError(f"{where}: the clip [{start}, {end}) is empty")

@@ -7,10 +7,8 @@ caption, D numbers of an embedding, X clips or captions.
 from __future__ import annotations
 
 import math
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import nn
@@ -18,6 +16,7 @@ from torch.nn import functional
 
 from pipeline.formats.files import whole_file
 from pipeline.formats.settings import settings_from
+from pipeline.formats.tensors import check_sums, read_tensors
 from trainer.settings import TrainSettings
 from trainer.towers import CaptionWords, TextTower, VideoTower, at_least_fp32, caption_words
 
@@ -150,27 +149,40 @@ def load_model(path: str | Path) -> tuple[TwoTowers, dict]:
         ValueError: the file is cut or no model of this project.
     """
     content = read_model(path)
-    settings = settings_from(TrainSettings, content["settings"], where=str(path))
-    model = build_model(
-        settings,
-        feature_dim=content["recipe"]["feature_dim"],
-        num_words=len(content["vocabulary"]),
-        max_caption_words=content["max_caption_words"],
-    )
-    model.load_state_dict(content.pop("state"))
+    try:
+        settings = settings_from(TrainSettings, content["settings"], where=str(path))
+        sizes = {
+            "feature_dim": content["recipe"]["feature_dim"],
+            "num_words": len(content["vocabulary"]),
+            "max_caption_words": content["max_caption_words"],
+        }
+        _check_shapes(content["state"], settings, sizes)
+        model = build_model(settings, **sizes)
+        model.load_state_dict(content.pop("state"))
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a whole model file: {_first_line(error)}") from None
     return model.eval(), content
+
+
+def _check_shapes(state: dict, settings: TrainSettings, sizes: dict) -> None:
+    """Raise `KeyError` unless the weights are those of the sizes, before these take memory."""
+    with torch.device("meta"):
+        expected = build_model(settings, **sizes).state_dict()
+    differing = [
+        name
+        for name in {*expected, *state}
+        if name not in expected or name not in state or expected[name].shape != state[name].shape
+    ]
+    if differing:
+        raise KeyError(f"{min(differing)} is missing, foreign or of another shape")
 
 
 def read_model(path: str | Path) -> dict:
     """The content of a model.pt; a cut or foreign file raises `ValueError`."""
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} is missing: run snakemake --cores N --forcerun train")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is not a whole model file")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, KeyError, UnpicklingError) as error:
-        raise ValueError(f"{path} is not a whole model file: {_first_line(error)}") from None
+    check_sums(path, what="model file")
+    content = read_tensors(path, what="model file")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a {FORMAT} file")
     return content

@@ -20,6 +20,7 @@ import torch
 from pipeline.formats.bags import check_bags
 from pipeline.formats.files import read_json
 from pipeline.formats.settings import settings_from
+from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import BagIndex, files_of_plan, open_index
 from trainer.data import Batch, Fault, StepData
 from trainer.distributed import World
@@ -45,7 +46,7 @@ def replay(path: str | Path) -> str:
         raise ValueError(f"{path} is no dump of a step: name a not-finite-step-*.json")
     settings = settings_from(TrainSettings, dump["settings"], where=str(path))
     weights = find_weights(Path(path), dump)
-    state = torch.load(weights, map_location="cpu", weights_only=True)
+    state = read_tensors(weights)
     index, batch = _batch(dump, settings)
     words = read_words(dump["inputs"]["vocabulary"], index)
     lines = [f"step {dump['step']}: {dump['what']}"]

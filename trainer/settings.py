@@ -184,12 +184,7 @@ class EvaluateSettings:
     """The list of that text tower's words, or null."""
 
     def __post_init__(self) -> None:
-        made = {
-            name: settings_from(ProtocolSettings, values, where=f"protocols.{name}")
-            if isinstance(values, dict)
-            else values
-            for name, values in self.protocols.items()
-        }
+        made = {name: _protocol(name, values) for name, values in self.protocols.items()}
         object.__setattr__(self, "protocols", made)
         if (self.baseline_weights is None) != (self.baseline_words is None):
             raise ValueError("baseline_weights and baseline_words are given both or not at all")
@@ -202,6 +197,14 @@ class EvaluateSettings:
                 f"protocol {name!r} is not in evaluate.protocols: {', '.join(known) or 'none'}"
             )
         return known[name]
+
+
+def _protocol(name: str, values: object) -> ProtocolSettings | None:
+    if values is None or isinstance(values, ProtocolSettings):
+        return values
+    if not isinstance(values, dict):
+        raise ValueError(f"protocols.{name} must be a section of keys or null")
+    return settings_from(ProtocolSettings, values, where=f"protocols.{name}")
 
 
 SECTIONS = {

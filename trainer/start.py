@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 
-import torch
-
-from pipeline.formats.files import sha256_of_file
+from pipeline.formats.files import begins_as_zip, sha256_of_file
+from pipeline.formats.tensors import read_tensors
 from trainer.model import FORMAT, TwoTowers, read_model
 from trainer.released import is_released, start_from_released
 from trainer.settings import TrainSettings
@@ -67,9 +64,9 @@ def _released(path: str | Path) -> dict | None:
     if not Path(path).exists():
         return None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, KeyError, EOFError, ValueError, UnpicklingError):
+        content = read_tensors(path)
+    except ValueError:
         return None
-    if zipfile.is_zipfile(path) and isinstance(content, dict) and content.get("format") == FORMAT:
+    if begins_as_zip(path) and isinstance(content, dict) and content.get("format") == FORMAT:
         return None
     return content if is_released(content) else None

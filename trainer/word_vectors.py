@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
@@ -23,7 +25,13 @@ from typing import IO, cast
 import numpy as np
 import torch
 
+from pipeline.formats.arrays import read_npy
+from pipeline.formats.files import read_text_file
 from trainer.model import TwoTowers
+
+_HEADER = re.compile(rb"[0-9]{1,18} [0-9]{1,18}")
+LARGEST_DIM = 100_000
+"""More numbers than any word has: a file that says more is none."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +58,8 @@ def fill_words(model: TwoTowers, words: Sequence[str], vectors, where: str) -> i
     found_VW, known_V = _match(words, vectors, table.shape[1], where)
     if not known_V.any():
         raise ValueError(f"{where} has no word of the vocabulary (such as {', '.join(words[:3])})")
+    if not np.isfinite(found_VW[known_V]).all():
+        raise ValueError(f"{where} has words whose numbers are NaN or infinite")
     spread = float(found_VW[known_V].std())
     with torch.no_grad():
         rows = table[1:]
@@ -73,7 +83,10 @@ def read_vectors(path: Path, word_list: str | Path | None) -> Iterator[tuple[str
         raise ValueError(f"word_vectors {path} is neither .bin, .txt, .vec nor .npy")
     read = _binary if kind == "bin" else _text
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        yield from read(cast("IO[bytes]", file), path)
+        try:
+            yield from read(cast("IO[bytes]", file), path)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file: {error}") from None
 
 
 def read_word_list(path: str | Path) -> list[str]:
@@ -81,8 +94,8 @@ def read_word_list(path: str | Path) -> list[str]:
     if not Path(path).exists():
         raise FileNotFoundError(f"word_list {path} does not exist")
     if Path(path).suffix == ".npy":
-        return [str(word) for word in _array(Path(path)).tolist()]
-    return Path(path).read_text(encoding="utf-8").splitlines()
+        return [str(word) for word in _array(Path(path)).ravel().tolist()]
+    return read_text_file(path).splitlines()
 
 
 def _match(words: Sequence[str], vectors, dim: int, where: str) -> tuple[np.ndarray, np.ndarray]:
@@ -108,6 +121,8 @@ def _binary(file: IO[bytes], path: Path) -> Iterator[tuple[str, np.ndarray]]:
     if len(head) != 2 or not all(part.isdigit() for part in head):
         raise ValueError(f"{path} does not begin with a word2vec header `words numbers`")
     count, dim = (int(part) for part in head)
+    if not 0 < dim <= LARGEST_DIM:
+        raise ValueError(f"{path} says that a word has {dim} numbers, allowed: 1 to {LARGEST_DIM}")
     for number in range(count):
         word = bytearray()
         while (letter := file.read(1)) not in (b" ", b""):
@@ -123,10 +138,10 @@ def _text(file: IO[bytes], path: Path) -> Iterator[tuple[str, np.ndarray]]:
     dim = None
     for number, line in enumerate(file, start=1):
         fields = line.decode("utf-8", errors="replace").rstrip().split(" ")
-        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
-            dim = int(fields[1])  # a header
+        if number == 1 and _HEADER.fullmatch(line.strip()):
+            dim = min(int(fields[1]), LARGEST_DIM)  # a header
             continue
-        dim = dim or len(fields) - 1
+        dim = dim or max(1, len(fields) - 1)
         try:
             vector = np.array(fields[-dim:], np.float32)
         except ValueError:
@@ -140,6 +155,8 @@ def _matrix(path: Path, word_list: str | Path | None) -> Iterator[tuple[str, np.
     if word_list is None:
         raise ValueError(f"{path} needs its words: name them in word_list")
     matrix, words = _array(path), read_word_list(word_list)
+    if matrix.dtype.kind not in "fiu":
+        raise ValueError(f"{path} holds {matrix.dtype}, needed: numbers")
     if matrix.ndim != 2 or len(matrix) != len(words):
         raise ValueError(f"{path} has shape {matrix.shape}, but {word_list} has {len(words)} words")
     yield from zip(words, np.asarray(matrix, np.float32), strict=True)
@@ -147,6 +164,6 @@ def _matrix(path: Path, word_list: str | Path | None) -> Iterator[tuple[str, np.
 
 def _array(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        return read_npy(path)
+    except ValueError as error:
         raise ValueError(f"{path} is no .npy without pickles: {error}") from None

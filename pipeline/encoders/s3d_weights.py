@@ -12,12 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.encoders.s3d import BLOCKS, S3D, stem_channels
+from pipeline.formats.tensors import read_tensors
 
 TEXT_TOWER = "text_module."
 WRAPPER = "module."
-
-BROKEN_FILE = torch.serialization.pickle.UnpicklingError
-"""What torch raises for a file that is none of its own, or that holds more than weights."""
 
 State = dict[str, Tensor]
 
@@ -28,15 +26,12 @@ def read_state(path: str | Path) -> State:
     Raises:
         ValueError: the file holds no state dict.
     """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (BROKEN_FILE, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is not a PyTorch file of weights alone: {error}") from None
+    state = read_tensors(path)
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(f"{path} holds no state dict (parameter names with their tensors)")
-    return {name.removeprefix(WRAPPER): tensor for name, tensor in state.items()}
+    return {str(name).removeprefix(WRAPPER): tensor for name, tensor in state.items()}
 
 
 def load_state(

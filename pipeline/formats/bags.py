@@ -9,15 +9,15 @@ Letters: V videos, M captions, L token ids of a caption, C clips, A captions of 
 from __future__ import annotations
 
 import json
-import math
 import zipfile
+import zlib
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
 
 import numpy as np
 
+from pipeline.formats.arrays import BROKEN, num_bytes, read_header
 from pipeline.formats.files import digest_of, whole_file
 from pipeline.formats.maps import let_go, map_file
 
@@ -116,7 +116,9 @@ def read_bags(path: str | Path) -> Bags:
     """
     try:
         content, arrays = _map_members(Path(path))
-    except (zipfile.BadZipFile, EOFError, KeyError) as error:
+    except FileNotFoundError:
+        raise
+    except BROKEN as error:
         raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
     metadata = _metadata(path, arrays)
     missing = [name for name in ARRAYS if name not in arrays]
@@ -133,7 +135,9 @@ def bags_digest(path: str | Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [(info.filename, info.file_size, info.CRC) for info in archive.infolist()]
-    except zipfile.BadZipFile as error:
+    except FileNotFoundError:
+        raise
+    except BROKEN as error:
         raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
     return digest_of(members)
 
@@ -213,7 +217,7 @@ def _metadata(path: str | Path, arrays: dict[str, np.ndarray]) -> dict:
     try:
         metadata = json.loads(raw.tobytes())
         version = metadata.pop("version")
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a bag file of this project") from None
     if version != VERSION:
         raise ValueError(f"{path} holds format {version!r}, expected {VERSION!r}: run -R bags")
@@ -241,25 +245,23 @@ def _map_members(path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     content = map_file(path)
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{path}: {info.filename} is compressed, so it cannot be mapped")
-        arrays[info.filename.removesuffix(".npy")] = _member(content, info, path)
+            raise ValueError(f"{info.filename} is compressed, so it cannot be mapped")
+        arrays[info.filename.removesuffix(".npy")] = _member(content, info)
     return content, arrays
 
 
-def _member(content: np.ndarray, info: zipfile.ZipInfo, path: Path) -> np.ndarray:
+def _member(content: np.ndarray, info: zipfile.ZipInfo) -> np.ndarray:
     """One array at its place in the file's bytes."""
     lengths = content[info.header_offset + 26 : info.header_offset + 30]
     start = info.header_offset + 30 + int(lengths.view("<u2").sum()) if len(lengths) == 4 else 0
     file = BytesIO(content[start : start + _HEADER_BYTES].tobytes())
-    try:
-        np.lib.format.read_magic(file)
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except (ValueError, SyntaxError, TokenError) as error:
-        raise zipfile.BadZipFile(f"header of {info.filename}: {error}") from None
-    count, first = math.prod(shape), start + file.tell()
-    stop = first + count * dtype.itemsize
-    if fortran or dtype.hasobject or count < 0 or stop > len(content):
-        raise ValueError(f"{path}: {info.filename} does not fit the file")
-    if count == 0:
+    header = shape, fortran, dtype = read_header(file)
+    first = start + file.tell()
+    stop = first + num_bytes(header)
+    if fortran or stop > len(content):
+        raise ValueError(f"{info.filename} does not fit the file")
+    if info.filename == "metadata.npy" and zlib.crc32(content[start:stop].data) != info.CRC:
+        raise ValueError("its metadata is damaged")  # the arrays' bounds are checked instead
+    if stop == first:
         return np.zeros(shape, dtype)
     return content[first:stop].view(dtype).reshape(shape)

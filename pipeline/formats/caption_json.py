@@ -39,7 +39,7 @@ def read_json_captions(path: str | Path) -> list[Times]:
         return []
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 4,301 digits
         raise ValueError(f"{path} is not a JSON file: {error}") from None
     try:
         return segments_of(value)
@@ -101,8 +101,16 @@ def _from_segment(index: int, item: object) -> Times:
     start, end = item["start"], item.get("end")
     duration = item.get("duration")
     if end is None and isinstance(start, int | float) and isinstance(duration, int | float):
-        end = start + duration
+        end = _sum(start, duration)
     return start, end, text
+
+
+def _sum(start: float, duration: float) -> float | None:
+    """None: one of them is an integer that no float can hold."""
+    try:
+        return float(start) + float(duration)
+    except OverflowError:
+        return None
 
 
 class _WithoutNaN(io.RawIOBase):

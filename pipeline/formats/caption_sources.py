@@ -125,10 +125,18 @@ def _delimiter(path: str | Path, header_line: str, needed: list[str]) -> str:
     """The delimiter that splits the header into the needed columns; else the suffix says it."""
     expected = "\t" if Path(path).suffix.lower() == ".tsv" else ","
     for delimiter in (expected, *_DELIMITERS):
-        found = _named(next(csv.reader([header_line], delimiter=delimiter), []))
+        found = _named(_fields(header_line, delimiter))
         if all(name in found for name in needed):
             return delimiter
     return expected
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    """Of a line; none where `csv` refuses it, which reading the table then says."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _columns(path: str | Path, header: list[str], needed: list[str]) -> dict[str, int]:
@@ -175,9 +183,11 @@ def _read_subtitles(path: str | Path) -> Iterator[tuple[float, float, str]]:
         return
     is_vtt = text.lstrip("\ufeff \n").startswith("WEBVTT")
     text = _cues_only(text) if is_vtt else text
-    subtitles = pysubs2.SSAFile.from_string(
-        text, format_="vtt" if is_vtt else "srt", keep_html_tags=True
-    )
+    kind = "vtt" if is_vtt else "srt"
+    try:
+        subtitles = pysubs2.SSAFile.from_string(text, format_=kind, keep_html_tags=True)
+    except (ValueError, pysubs2.Pysubs2Error) as error:
+        raise ValueError(f"{path} is not a caption file: {error}") from None
     if not len(subtitles) and not is_vtt:
         raise ValueError(f"{path} is not a caption file: no timed text in it")
     for event in subtitles:

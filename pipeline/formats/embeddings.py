@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.formats.arrays import read_npy
 from pipeline.formats.files import whole_file
 from pipeline.formats.parquet import read_table, write_table
 
@@ -57,12 +58,17 @@ def read_embeddings(path: Path, index_path: Path) -> ClipEmbeddings:
         ValueError: one is cut or foreign, or they do not belong together.
     """
     columns, tags = read_table(index_path, SCHEMA, version=VERSION)
+    if missing := [name for name in TAGS if name not in tags]:
+        raise ValueError(f"{index_path} does not say its {missing[0]}: remove it")
     try:
-        vectors_CD = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a whole .npy file ({error}): remove it") from None
-    if vectors_CD.shape != (len(columns["video_id"]), tags["embedding_dim"]):
-        raise ValueError(f"{path} has shape {vectors_CD.shape}, unlike its table: remove both")
+        vectors_CD = read_npy(path, mapped=True)
+    except ValueError as error:
+        raise ValueError(f"{error}: remove it") from None
+    expected = (len(columns["video_id"]), tags["embedding_dim"])
+    if vectors_CD.shape != expected or vectors_CD.dtype != DTYPE:
+        raise ValueError(
+            f"{path} holds {vectors_CD.dtype} {vectors_CD.shape}, unlike its table: remove both"
+        )
     return ClipEmbeddings(
         vectors_CD, columns["video_id"], columns["start_seconds"], columns["end_seconds"], tags
     )

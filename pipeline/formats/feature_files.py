@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
+import os
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.formats.files import whole_file
+from pipeline.formats.arrays import npz_names, read_npy, read_npz
+from pipeline.formats.files import begins_as_zip, whole_file
 from pipeline.formats.names import sample_key
 from pipeline.formats.shard import DTYPE
 
@@ -23,7 +24,7 @@ def find_arrays(folder: Path, video_id: str) -> list[Path]:
     """The files that may hold a video's features; its id stands in a name plain or as its key."""
     stems = {sample_key(video_id), *([] if set(video_id) & set("/\0") else [video_id])}
     paths = (folder / f"{stem}{ending}" for stem in stems for ending in ENDINGS)
-    return sorted(path for path in paths if path.is_file())
+    return sorted(path for path in paths if os.path.isfile(path))  # also no name that is too long
 
 
 def read_array(path: Path, feature_dim: int) -> np.ndarray:
@@ -32,15 +33,7 @@ def read_array(path: Path, feature_dim: int) -> np.ndarray:
     Raises:
         ValueError: it is no array of numbers, of another shape, or not for float16.
     """
-    try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found as members:
-                if "features" not in members:
-                    raise ValueError(f"no member `features` among {', '.join(members) or 'none'}")
-                found = members["features"]
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"not a whole .npy or .npz file: {error}") from None
+    found = _found(path)
     if found.dtype.kind != "f":
         raise ValueError(f"holds {found.dtype}, needed: floating-point numbers")
     if found.ndim != 2 or found.shape[1] != feature_dim or not len(found):
@@ -51,6 +44,17 @@ def read_array(path: Path, feature_dim: int) -> np.ndarray:
     if largest > float(np.finfo(DTYPE).max):
         raise ValueError(f"holds {largest:g}, more than float16 can")
     return np.ascontiguousarray(found, dtype=DTYPE)
+
+
+def _found(path: Path) -> np.ndarray:
+    try:
+        if not begins_as_zip(path):
+            return read_npy(path)
+        if "features" not in (names := npz_names(path)):
+            raise ValueError(f"no member `features` among {', '.join(names) or 'none'}")
+        return read_npz(path, "features")[0]
+    except ValueError as error:  # who calls names the file
+        raise ValueError(str(error).removeprefix(f"{path} ")) from None
 
 
 def write_array(path: Path, features: np.ndarray) -> None:

@@ -47,6 +47,20 @@ def write_text(path: str | Path, text: str) -> None:
         scratch.write_bytes(text.encode("utf-8"))
 
 
+def begins_as_zip(path: str | Path) -> bool:
+    """Whether a file begins as `.npz` and torch's files do, whole or damaged."""
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def read_text_file(path: str | Path) -> str:
+    """Read a text that this project wrote; one that is not UTF-8 raises `ValueError` naming it."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write `value` as indented JSON with sorted keys; NaN and infinity raise `ValueError`."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
@@ -57,7 +71,7 @@ def read_json(path: str | Path) -> Any:
     """Read one JSON document; a file that is none raises `ValueError` naming it."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 4,301 digits
         raise ValueError(f"{path} is not a JSON file: {error}") from None
 
 

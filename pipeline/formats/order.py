@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from pipeline.formats.files import write_text
+from pipeline.formats.files import read_text_file, write_text
 
 HEADER = "#bagpipe-order-1"
 
@@ -17,7 +17,7 @@ def write_order(path: str | Path, video_ids: list[str]) -> None:
 
 def read_order(path: str | Path) -> list[str]:
     """Read the ids in order; a foreign file raises `ValueError`."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    lines = read_text_file(path).split("\n")
     if lines[0] != HEADER or lines[-1] != "":
         raise ValueError(f"{path} is not a whole {HEADER[1:]} file: remove it and plan again")
     return lines[1:-1]

@@ -20,6 +20,9 @@ _TYPES = {
     "bool": pa.bool_(),
 }
 
+_BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, TypeError)
+"""What reading damaged files and odd types raises, such as bytes that are no UTF-8."""
+
 Schema = dict[str, str]
 """Column name to type name, one of `string int32 int64 uint32 float64 bool`, in column order."""
 
@@ -51,10 +54,10 @@ def read_table(
     `later` names columns that older files of this version lack, and what stands in each row then.
 
     Raises:
-        ValueError: the file is no parquet, of another format version, or lacks a column.
+        ValueError: the file is no parquet, of another format version, or lacks a column or a value.
     """
     table = _open(path)
-    found = (table.schema.metadata or {}).get(b"bagpipe", b"none").decode()
+    found, metadata = _tags(path, table.schema)
     if found != version:
         raise ValueError(f"{path} holds format {found!r}, expected {version!r}: rebuild it")
     fill = later or {}
@@ -62,23 +65,54 @@ def read_table(
     if missing := [name for name in absent if name not in fill]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
     columns = {
-        name: [fill[name]] * len(table) if name in absent else table.column(name).to_pylist()
-        for name in schema
+        name: [fill[name]] * len(table) if name in absent else _column(path, table, name, kind)
+        for name, kind in schema.items()
     }
-    return columns, json.loads(table.schema.metadata[b"metadata"])
+    return columns, metadata
+
+
+def _column(path: str | Path, table: pa.Table, name: str, kind: str) -> list:
+    """A column's values, which are all there and of its type."""
+    if table.column_names.count(name) > 1:
+        raise ValueError(f"{path} has two columns {name}: rebuild it")
+    column = table.column(name)
+    if column.type != _TYPES[kind] or column.null_count:
+        raise ValueError(
+            f"{path}: the column {name} is {column.type} with {column.null_count} empty cells,"
+            f" expected {kind} without: rebuild it"
+        )
+    try:
+        return column.to_pylist()
+    except _BROKEN as error:
+        raise ValueError(f"{path} is not a whole parquet file: {error}") from None
+
+
+def _tags(path: str | Path, schema: pa.Schema) -> tuple[str, dict]:
+    """The format version that a file says it has (`none`: not ours), and its metadata."""
+    found = schema.metadata or {}
+    if b"bagpipe" not in found:
+        return "none", {}
+    try:
+        version, metadata = found[b"bagpipe"].decode(), json.loads(found[b"metadata"])
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path} has damaged metadata ({error}): rebuild it") from None
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{path} has damaged metadata (no object): rebuild it")
+    return version, metadata
 
 
 def read_metadata(path: str | Path, *, version: str) -> dict:
     """A table's metadata alone, without its rows; raises as `read_table` does."""
     try:
-        found = pq.read_schema(path).metadata or {}
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        schema = pq.read_schema(path)
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
         raise ValueError(f"{path} is not a whole parquet file: {error}") from None
-    if found.get(b"bagpipe", b"none").decode() != version:
+    found, metadata = _tags(path, schema)
+    if found != version:
         raise ValueError(f"{path} is not of format {version!r}: rebuild it")
-    return json.loads(found[b"metadata"])
+    return metadata
 
 
 def read_rows(
@@ -99,12 +133,12 @@ def describe_table(path: str | Path) -> tuple[str, int, dict]:
         ValueError: the file is no parquet, or not written by this project.
     """
     table = _open(path)
-    tags = table.schema.metadata or {}
-    if b"bagpipe" not in tags:
+    version, metadata = _tags(path, table.schema)
+    if version == "none":
         raise ValueError(
             f"{path} is a parquet file with the columns {table.column_names}, not ours"
         )
-    return tags[b"bagpipe"].decode(), table.num_rows, json.loads(tags[b"metadata"])
+    return version, table.num_rows, metadata
 
 
 def iterate_user_parquet(path: str | Path) -> Iterator[dict]:
@@ -113,7 +147,9 @@ def iterate_user_parquet(path: str | Path) -> Iterator[dict]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=65_536):
                 yield from batch.to_pylist()
-    except pa.ArrowInvalid as error:
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
         raise ValueError(f"{path} is not a parquet file: {error}") from None
 
 
@@ -121,7 +157,7 @@ def _open(path: str | Path) -> pa.Table:
     try:
         # Not `pq.read_table`, which looks for partitions and guesses columns from folder names.
         return pq.ParquetFile(path).read()
-    except (pa.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
         raise ValueError(f"{path} is not a whole parquet file: {error}") from None

@@ -7,12 +7,12 @@ digest of the video id, because ids are of any length. The folder goes when its 
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from pipeline.formats.arrays import read_npz
 from pipeline.formats.files import digest_of, whole_file
 from pipeline.formats.shard import EncodedVideo, VideoFacts
 
@@ -42,14 +42,26 @@ def read_partial(folder: Path, video_id: str, recipe_identity: str) -> EncodedVi
     Raises:
         ValueError: the file is damaged.
     """
-    path = partial_path(folder, video_id)
     try:
-        with np.load(path, allow_pickle=False) as members:
-            tag, features = json.loads(members["tag"].tobytes()), members["features"]
+        video, identity = read_any_partial(partial_path(folder, video_id))
     except FileNotFoundError:
         return None
-    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+    return video if identity == recipe_identity else None
+
+
+def read_any_partial(path: Path) -> tuple[EncodedVideo, str]:
+    """A finished video, and the identity of its recipe (empty: it is of another version).
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the file is damaged.
+    """
+    try:
+        tag, features = read_npz(path, "tag", "features")
+        told = json.loads(tag.tobytes())
+        video = EncodedVideo(facts=VideoFacts(**told["facts"]), features=features)
+        if features.ndim != 2:
+            raise ValueError(f"features of the shape {features.shape}")
+        return video, told["recipe"] if told["version"] == VERSION else ""
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    if (tag["version"], tag["recipe"]) != (VERSION, recipe_identity):
-        return None
-    return EncodedVideo(facts=VideoFacts(**tag["facts"]), features=features)

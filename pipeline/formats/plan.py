@@ -6,13 +6,15 @@ Snakemake recognises an unchanged list by its checksum and re-runs nothing that 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.formats.files import write_text
+from pipeline.formats.files import read_text_file, write_text
 
 VIDEOS_HEADER = "#bagpipe-plan-1\tpath\tsplit\tsize_bytes\tmtime_ns"
 CAPTIONS_HEADER = "#bagpipe-captions-1\tpath\tsize_bytes\tmtime_ns_or_sha256"
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def write_planned_videos(path: str | Path, videos: list[PlannedVideo]) -> int:
 def read_planned_videos(path: str | Path) -> list[PlannedVideo]:
     """Read a shard's list of videos; a foreign file raises `ValueError`."""
     return [
-        PlannedVideo(video_id, video_path, split, int(size), int(mtime))
+        PlannedVideo(video_id, video_path, split, _whole(path, size), _whole(path, mtime))
         for video_id, video_path, split, size, mtime in _read_lines(path, VIDEOS_HEADER, fields=5)
     ]
 
@@ -64,9 +66,15 @@ def write_planned_captions(path: str | Path, sources: list[PlannedCaptions]) -> 
 def read_planned_captions(path: str | Path) -> list[PlannedCaptions]:
     """Read a shard's list of caption sources; a foreign file raises `ValueError`."""
     return [
-        PlannedCaptions(video_id, source, int(size), version)
+        PlannedCaptions(video_id, source, _whole(path, size), version)
         for video_id, source, size, version in _read_lines(path, CAPTIONS_HEADER, fields=4)
     ]
+
+
+def _whole(path: str | Path, text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{path}: {text[:80]!r} is not a whole number: run -R plan")
+    return int(text)
 
 
 def _write_lines(path: str | Path, header: str, rows: list[str]) -> int:
@@ -76,7 +84,7 @@ def _write_lines(path: str | Path, header: str, rows: list[str]) -> int:
 
 
 def _read_lines(path: str | Path, header: str, *, fields: int) -> list[list[str]]:
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    lines = read_text_file(path).split("\n")
     if lines[0] != header or lines[-1] != "":
         raise ValueError(f"{path} is not a whole {header.split(chr(9))[0][1:]} file: run -R plan")
     rows = [line.split("\t") for line in lines[1:-1]]

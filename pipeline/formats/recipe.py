@@ -112,7 +112,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: dict) -> Recipe:
-        """From `to_dict`'s values."""
+        """From `to_dict`'s values; others raise `KeyError`, `TypeError` or `ValueError`."""
         return cls(**{**values, "sampling": Sampling(**values["sampling"])})
 
     @property

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from webdataset import TarWriter
 
+from pipeline.formats.arrays import read_header
 from pipeline.formats.files import sha256_of_file, whole_file
 from pipeline.formats.names import sample_key
 from pipeline.formats.parquet import read_metadata, read_rows, write_table
@@ -28,6 +29,8 @@ from pipeline.formats.recipe import Recipe
 VERSION = "shard-1"
 FEATURES_SUFFIX = "features.npy"
 DTYPE = np.dtype("<f2")
+_SURELY_THERE = 1 << 24
+"""Bytes for which room may be made in vain; nearly all reads are of fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +141,13 @@ def write_shard(
 def read_index(path: str | Path) -> ShardIndex:
     """Read a shard's index; a foreign or cut file raises `ValueError`."""
     rows, metadata = read_rows(path, SCHEMA, version=VERSION, later={"decoder": ""})
+    facts = _facts(path, metadata)
     return ShardIndex(
         rows=[IndexRow(**row) for row in rows],
-        recipe=Recipe.from_dict(metadata["recipe"]),
-        provenance=metadata["provenance"],
-        tar_bytes=metadata["tar_bytes"],
-        tar_sha256=metadata["tar_sha256"],
+        recipe=facts["recipe"],
+        provenance=facts["provenance"],
+        tar_bytes=facts["tar_bytes"],
+        tar_sha256=facts["tar_sha256"],
     )
 
 
@@ -153,9 +157,22 @@ def read_index_facts(path: str | Path) -> dict[str, str | int]:
     Raises:
         ValueError: a foreign or cut file.
     """
-    metadata = read_metadata(path, version=VERSION)
-    facts = {key: metadata[key] for key in ("tar_bytes", "tar_sha256")}
-    return facts | {"recipe_identity": Recipe.from_dict(metadata["recipe"]).identity}
+    facts = _facts(path, read_metadata(path, version=VERSION))
+    identity = facts["recipe"].identity
+    return {key: facts[key] for key in ("tar_bytes", "tar_sha256")} | {"recipe_identity": identity}
+
+
+def _facts(path: str | Path, metadata: dict) -> dict:
+    """What an index says of its shard, the recipe read."""
+    kinds = {"provenance": dict, "tar_bytes": int, "tar_sha256": str}
+    try:
+        facts = {"recipe": Recipe.from_dict(metadata["recipe"])}
+        facts |= {name: metadata[name] for name in kinds}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path} has damaged metadata ({error!r}): run -R encode") from None
+    if odd := [name for name, kind in kinds.items() if not isinstance(facts[name], kind)]:
+        raise ValueError(f"{path} has damaged metadata ({odd[0]}): run -R encode")
+    return facts
 
 
 def read_features(
@@ -164,14 +181,18 @@ def read_features(
     """Read rows [start, start + count) of the array at `offset` of an open tar: [count, F] float16.
 
     Raises:
-        ValueError: the file ends before the rows do.
+        ValueError: the file ends before the rows do, or there are no such rows.
     """
     row_bytes = feature_dim * DTYPE.itemsize
-    data = os.pread(descriptor, count * row_bytes, offset + start * row_bytes)
-    if len(data) != count * row_bytes:
+    first, wanted = offset + start * row_bytes, count * row_bytes
+    possible = 0 <= first < 2**63 and wanted >= 0
+    if wanted > _SURELY_THERE:  # `pread` makes room before it reads: is there so much at all?
+        possible = possible and wanted <= os.fstat(descriptor).st_size
+    data = os.pread(descriptor, wanted, first) if possible else b""
+    if not possible or len(data) != wanted:
         raise ValueError(
-            f"a shard is shorter than its index says: {len(data)} of {count * row_bytes} bytes at"
-            f" offset {offset + start * row_bytes}"
+            f"a shard is shorter than its index says: {len(data)} of {wanted} bytes at"
+            f" offset {first}"
         )
     return np.frombuffer(data, dtype=DTYPE).reshape(count, feature_dim)
 
@@ -222,9 +243,7 @@ def _places(tar_path: Path) -> dict[str, tuple[int, int, int]]:
 
 def _npy_header_bytes(data: bytes) -> int:
     stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    assert version == (1, 0), version
-    np.lib.format.read_array_header_1_0(stream)
+    read_header(stream)
     return stream.tell()
 
 

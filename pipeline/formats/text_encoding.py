@@ -12,6 +12,7 @@ import charset_normalizer
 _BLOCK = 1 << 20
 _SAMPLE = 1 << 16
 _WESTERN = "cp1252"
+_WITH_MARK = frozenset({"utf_16", "utf_32"})
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -51,6 +52,8 @@ def detect_encoding(path: str | Path) -> str:
 
 def _guess(sample: bytes) -> str:
     matches = list(charset_normalizer.from_bytes(sample))
+    # A mark within the sample is none at the file's start, and these codecs fail without one.
+    matches = [match for match in matches if match.encoding not in _WITH_MARK]
     if not matches:
         return _WESTERN
     scores = {match.encoding: (match.chaos, match.coherence) for match in matches}

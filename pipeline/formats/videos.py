@@ -41,9 +41,9 @@ def read_videos(path: str | Path) -> list[VideoEntry]:
     first_line: dict[str, int] = {}
     for line, row in _rows(path):
         entry = _entry(path, line, row)
-        if entry.video_id in first_line:
+        if first := first_line.get(entry.video_id):
             raise ValueError(
-                f"{path}: video id {entry.video_id!r} stands on line {first_line[entry.video_id]}"
+                f"{path}: video id {entry.video_id[:80]!r} stands on line {first}"
                 f" and again on line {line}; ids are unique"
             )
         first_line[entry.video_id] = line
@@ -70,20 +70,24 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
 def _check_columns(path: Path, found: Sequence[str]) -> None:
     missing = [name for name in ("video_id", "path") if name not in found]
     if missing:
+        listed = ", ".join(map(str, found))[:200] or "nothing"
         raise ValueError(
-            f"{path}: no column {' and '.join(missing)}; found {', '.join(found) or 'nothing'};"
+            f"{path}: no column {' and '.join(missing)}; found {listed};"
             " needed: video_id,path and, if wanted, split"
         )
 
 
 def _entry(path: Path, line: int, row: dict) -> VideoEntry:
     _check_columns(path, tuple(row))
-    video_id, video_path = row["video_id"] or "", row["path"] or ""
-    split = row.get("split") or ""
+    cells = [row["video_id"], row["path"], row.get("split")]
+    if any(not isinstance(cell, str | None) for cell in cells):
+        raise ValueError(f"{path}, line {line}: {str(cells)[:200]} must be texts")
+    video_id, video_path, split = (cell or "" for cell in cells)
     if not video_id:
         raise ValueError(f"{path}, line {line}: empty video_id")
     if any(character in video_id + video_path for character in "\t\r\n\0"):
-        raise ValueError(f"{path}, line {line}: a tab, line end or NUL in {video_id!r} or its path")
+        shown = video_id[:80]
+        raise ValueError(f"{path}, line {line}: a tab, line end or NUL in {shown!r} or its path")
     if split not in SPLITS:
-        raise ValueError(f"{path}, line {line}: split {split!r}, allowed: train, val or empty")
+        raise ValueError(f"{path}, line {line}: split {split[:80]!r}, allowed: train, val or empty")
     return VideoEntry(video_id, video_path, split)

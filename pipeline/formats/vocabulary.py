@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.formats.files import write_text
+from pipeline.formats.files import read_text_file, write_text
 
 HEADER = "#bagpipe-vocabulary-1"
 """The first line stands where the padding would, so that line numbers are token ids."""
@@ -17,7 +17,7 @@ def write_vocabulary(path: str | Path, words: list[str]) -> None:
 
 def read_vocabulary(path: str | Path) -> dict[str, int]:
     """Read word to token id (from 1 on); a foreign, cut or repeating file raises `ValueError`."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    lines = read_text_file(path).split("\n")
     if lines[0] != HEADER or lines[-1] != "":
         raise ValueError(f"{path} is not a whole vocabulary file: run -R vocabulary")
     ids = {word: index for index, word in enumerate(lines[1:-1], start=1)}

@@ -6,16 +6,17 @@ Each function reads a file as its own reader does, so that a damaged one is refu
 from __future__ import annotations
 
 import json
-import zipfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.formats import captions, embeddings, manifest, shard
+from pipeline.formats.arrays import npz_names
 from pipeline.formats.bags import TRAIN, VAL, read_bags
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.parquet import describe_table
+from pipeline.formats.partial import read_any_partial
 from pipeline.formats.plan import (
     CAPTIONS_HEADER,
     VIDEOS_HEADER,
@@ -107,19 +108,15 @@ def of_embeddings(path: Path) -> Facts:
 
 def of_arrays(path: Path) -> Facts:
     """Bags, or a finished video of an unfinished shard."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is not a whole .npz file: {error}") from None
-    if "tag.npy" in names:
-        with np.load(path, allow_pickle=False) as members:
-            tag, shape = json.loads(members["tag"].tobytes()), members["features"].shape
+    if "tag" in npz_names(path):
+        video, recipe_identity = read_any_partial(path)
+        assert video.features is not None  # its reader saw them
+        vectors, numbers = video.features.shape
         return {
             "what": "a finished video of an unfinished shard",
-            "id": tag["facts"]["video_id"],
-            "vectors": f"{shape[0]:,} × {shape[1]}",
-            "recipe identity": tag["recipe"],
+            "id": video.facts.video_id,
+            "vectors": f"{vectors:,} × {numbers}",
+            "recipe identity": recipe_identity,
         }
     bags = read_bags(path)
     splits = Counter(bags.video_split.tolist())

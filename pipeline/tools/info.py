@@ -12,17 +12,14 @@ import argparse
 import hashlib
 import json
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
-
-import torch
 
 from pipeline.cli import run
 from pipeline.formats.caption_summary import read_caption_summary
-from pipeline.formats.files import read_json, sha256_of_file
+from pipeline.formats.files import read_json, read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
+from pipeline.formats.tensors import check_sums, read_tensors
 from pipeline.tools import file_facts
 from pipeline.tools.file_facts import Facts, recipe_facts, say_counts
 
@@ -41,7 +38,11 @@ def describe(path: Path) -> Facts:
     known = READERS.get(path.suffix)
     if known is None:
         raise ValueError(f"{path}: no file of this project ends so; known: {', '.join(READERS)}")
-    return {"file": f"{path} ({path.stat().st_size:,} bytes)", **known(path)}
+    try:
+        facts = known(path)
+    except (LookupError, TypeError, AttributeError) as error:  # another's JSON has other keys
+        raise ValueError(f"{path} is damaged, or none of ours: {error!r}") from None
+    return {"file": f"{path} ({path.stat().st_size:,} bytes)", **facts}
 
 
 def of_json(path: Path) -> Facts:
@@ -71,8 +72,8 @@ def of_json(path: Path) -> Facts:
 def of_metrics(path: Path) -> Facts:
     """The lines of a training run."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except json.JSONDecodeError as error:
+        lines = [json.loads(line) for line in read_text_file(path).splitlines()]
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not whole: {error}") from None
     steps = [line for line in lines if "split" not in line]
     facts = {"what": "metrics of training", "lines": len(lines)}
@@ -83,12 +84,8 @@ def of_metrics(path: Path) -> Facts:
 
 def of_model(path: Path) -> Facts:
     """A trained model."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is not a whole model file")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, KeyError, UnpicklingError) as error:
-        raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    check_sums(path, what="model file")
+    content = read_tensors(path)
     if not isinstance(content, dict) or not str(content.get("format")).startswith("bagpipe-model"):
         raise ValueError(f"{path} is a PyTorch file, and no model of this project")
     state = content["state"]

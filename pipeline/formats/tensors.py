@@ -1,0 +1,55 @@
+"""The only door to `torch.load`: files that torch wrote, read without running anything in them."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import IO, Any
+
+import torch
+
+from pipeline.formats.arrays import BROKEN
+
+_BROKEN: tuple[type[Exception], ...] = (
+    UnpicklingError, RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError,
+    AttributeError, OverflowError, AssertionError, MemoryError, struct.error,
+)  # fmt: skip
+"""What torch raises for a file that is none of its own, is cut, or holds more than weights."""
+
+
+def read_tensors(
+    source: str | Path | IO[bytes],
+    *,
+    where: str | Path | None = None,
+    what: str = "PyTorch file of weights alone",
+) -> Any:
+    """The tensors, texts and numbers of a file, on the CPU; `where` and `what` name it in errors.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is cut or foreign, or would run code.
+    """
+    try:
+        return torch.load(source, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"{where or source} is not a whole {what}: {why}") from None
+
+
+def check_sums(path: str | Path, *, what: str) -> None:
+    """Compare the checksums of a file that `torch.save` wrote, which `torch.load` does not.
+
+    Raises:
+        ValueError: a byte of it was changed, or its end is missing; the message calls it `what`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except BROKEN as error:
+        raise ValueError(f"{path} is not a whole {what}: {error}") from None
+    if damaged:
+        raise ValueError(f"{path} is not a whole {what}: {damaged} is damaged")
