@@ -57,7 +57,8 @@ def check_config():
     for key, file in named_files():
         if not Path(file).is_file():
             raise WorkflowError(
-                f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the path"
+                f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
+                " path; config/README.md says what may stand there"
             )
 
 
