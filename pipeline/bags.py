@@ -95,6 +95,7 @@ def build_bags(
     bag_sizes = np.bincount((arrays["bag_idx"] >= 0).sum(axis=1), minlength=settings.bag_size + 1)
     counts["videos"], counts["captions"] = len(rows), len(arrays["cap_ids"])
     counts["clips"] = len(arrays["bag_idx"])
+    _warn_of_late_captions(counts)
     metadata = {"counts": dict(counts), "clips_by_bag_size": bag_sizes.tolist()}
     return Bags(**arrays, metadata=metadata)
 
@@ -114,6 +115,17 @@ def _check_clip_length(settings: BagsSettings, index: ShardIndex) -> None:
             f"bags.clip_seconds is {settings.clip_seconds}, below the {stride} s between two"
             " feature vectors, so many clips would own none: raise it or lower the stride"
         )
+
+
+def _warn_of_late_captions(counts: Counter[str]) -> None:
+    """Times in another unit, or of other videos, lie after the end of their videos."""
+    late, kept = counts["captions_after_video_end"], counts["captions"]
+    if late > kept:
+        logger.warning(
+            "%d captions start after the end of their video, %d do not: look at captions.unit"
+            " (seconds or milliseconds) and captions.offset_seconds",
+            late, kept,
+        )  # fmt: skip
 
 
 def _counts_of_others(by_video: dict[str, list], rows: list[IndexRow]) -> dict[str, int]:

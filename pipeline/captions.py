@@ -138,7 +138,8 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.plan and arguments.settings:
         settings = read_settings(CaptionsSettings, arguments.settings)
         counts = clean_shard(arguments.plan, settings, arguments.output)
-        logger.info("captions: %s", ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
+        words = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+        logger.info("captions: %s", words or "none for the videos of this shard")
     elif arguments.summarize and arguments.captions:
         summary = summarize(arguments.summarize, arguments.captions)
         write_caption_summary(arguments.output, summary)

@@ -104,6 +104,8 @@ def _size_and_time(path: str) -> tuple[int, int]:
 def _check_usable(table: str, videos: list[PlannedVideo]) -> None:
     if any(video.size_bytes >= 0 for video in videos):
         return
+    if not videos:
+        raise ValueError(f"{table}: no usable video at all: a header and no row")
     named = [video.path for video in videos if video.path]
     example = f", as {named[0]!r}" if named else ""
     raise ValueError(
@@ -163,10 +165,14 @@ def _log_choices(matched: dict[str, list[CaptionFile]]) -> None:
 
 def _refuse_no_match(source: str, shard_of: dict[str, int], found: Iterable[str]) -> None:
     ours = ", ".join(map(repr, islice(shard_of, 3))) or "none"
-    theirs = ", ".join(map(repr, islice(found, 3))) or "none"
+    theirs = ", ".join(map(repr, islice(found, 3)))
+    if not theirs:
+        raise ValueError(
+            f"plan.captions: {source} holds no caption; config/README.md shows its forms"
+        )
     raise ValueError(
         f"no caption of {source} belongs to any video: the videos are {ours}; the captions speak"
-        f" of {theirs}"
+        f" of {theirs}; make the ids equal (a caption file is named after its video's id)"
     )
 
 

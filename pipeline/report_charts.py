@@ -62,7 +62,7 @@ def curve(
         marker = "o" if len(thinned) < 12 else ""
         axes.plot(*zip(*thinned, strict=True), color=FIRST, marker=marker, markersize=4)
         axes.set(title=title, xlabel=x, ylabel=y)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(_whole_steps())
         values = [value for _, value in thinned]
         if log and 0 < min(values) < max(values) / 100:
             axes.set_yscale("log")
@@ -85,12 +85,13 @@ def curves(
 
     def draw(axes: Axes) -> None:
         for (label, points), (color, line) in zip(thinned.items(), styles, strict=False):
-            marker = "o" if len(points) < 12 and line == "-" else ""
+            # A line without a second point would be invisible.
+            marker = "o" if len(points) == 1 or (len(points) < 12 and line == "-") else ""
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, line, color=color, marker=marker, markersize=4, label=label)
         axes.set(title=title, xlabel=x, ylabel=y)
         axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(_whole_steps())
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4, fontsize=9)
 
     if not thinned:
@@ -101,6 +102,11 @@ def curves(
         for label, points in thinned.items()
     )
     return _svg(name, draw, f"{title}, {y}: {spoken}.")
+
+
+def _whole_steps() -> MaxNLocator:
+    """Ticks at whole steps alone, also where there is one."""
+    return MaxNLocator(6, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

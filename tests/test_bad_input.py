@@ -64,7 +64,14 @@ def refused(folder: Path, **sections) -> str:
         ({"train": {"lr": "1e-3"}}, "train.lr is '1e-3', must be of type number (YAML reads 1e-3"),
         ({"train": {"epochs": 0}}, "train.epochs is 0, must be at least 1"),
         ({"bags": {"val_fraction": 1}}, "bags.val_fraction is 1, must be below 1"),
-        ({"encode": {"sampling": "halfhertz"}}, "encode.sampling is 'halfhertz', allowed: ["),
+        ({"encode": {"sampling": "halfhertz"}}, "encode.sampling is 'halfhertz', did you mean"),
+        ({"encode": "s3d"}, "encode is 's3d', must be a section with keys below it: encoder, "),
+        (
+            {"encode": {"weights": "no.pth"}},
+            "encode.weights is 'no.pth', and there is no such file",
+        ),
+        ({"train": {"init_from": "no.pt"}}, "train.init_from is 'no.pt', and there is no such"),
+        ({"evaluate": {"protocols": {"Held out": None}}}, "evaluate.protocols has the name 'Held"),
         ({"run": {"train": {"backend": "mpi"}}}, "run.train.backend is 'mpi', allowed: ['auto',"),
         ({"plan": {"videos": "no.csv"}}, "plan.videos is 'no.csv', which does not exist in "),
         ({"plan": {"captions": "no"}}, "plan.captions is 'no', which does not exist in "),
@@ -191,6 +198,18 @@ def test_captions_of_other_videos_show_three_ids_of_each_side(folder):
         run_plan(folder)
     assert all(f"'{name}'" in str(caught.value) for name in "abc")
     assert len(re.findall(r"other\d", str(caught.value))) == 3
+
+
+def test_captions_without_a_row_are_named(folder):
+    (folder / "captions.csv").write_text(CAPTIONS)
+    with pytest.raises(ValueError, match=r"plan\.captions: captions\.csv holds no caption"):
+        run_plan(folder)
+
+
+def test_videos_table_without_a_row_is_named(folder):
+    (folder / "videos.csv").write_text("video_id,path\n")
+    with pytest.raises(ValueError, match=r"videos\.csv: .*a header and no row"):
+        run_plan(folder)
 
 
 def test_no_usable_video_is_said_before_anything_runs(folder):

@@ -118,6 +118,13 @@ def test_what_is_left_out_is_counted(index):
     }
 
 
+@pytest.mark.parametrize(("scale", "said"), [(1, False), (1000, True)])
+def test_captions_in_another_unit_are_said(index, scale, said, caplog):
+    build(index, [Caption("a.1", start * scale, (start + 1) * scale, "fry") for start in (1, 2, 3)])
+    assert ("look at captions.unit" in caplog.text) == said
+    assert ("3 captions start after the end of their video, 0 do not" in caplog.text) == said
+
+
 def test_grid_clips_without_a_caption_are_dropped_and_counted(index):
     bags = build(index, [Caption("a.1", 1.0, 2.0, "fry")], anchor="grid")
     assert bags.clip_start.tolist() == [0.0, 2.0]

@@ -70,6 +70,13 @@ def test_what_stands_in_the_table_stays_byte_for_byte(videos, tmp_path):
     ).read_bytes() == before + b"\n,b,,videos/b.mp4\n,c,,videos/c.mp4\n"
 
 
+def test_a_table_saved_with_semicolons_is_extended_with_semicolons(videos, tmp_path):
+    (tmp_path / "videos.csv").write_bytes(b"video_id;path\r\nz;elsewhere/z.mp4\r\n")
+    videos("a,1.mp4")
+    assert catalog() == [("z", "elsewhere/z.mp4"), ("a,1", "videos/a,1.mp4")]
+    assert b"a,1;videos/a,1.mp4" in (tmp_path / "videos.csv").read_bytes()
+
+
 def test_a_second_run_changes_nothing_and_vanished_files_keep_their_row(videos, tmp_path):
     videos("a.mp4", "b.mp4")
     catalog()

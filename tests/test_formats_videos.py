@@ -17,6 +17,16 @@ def test_a_csv_reads_in_row_order_whatever_its_columns(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_saved_by_a_spreadsheet_reads_as_its_csv(tmp_path, delimiter):
+    rows = ["video_id,path,split", "a,v/a.mp4,val", "b,v/b.mp4,"]
+    text = "\ufeff" + "".join(f"{row}\r\n" for row in rows).replace(",", delimiter)
+    (tmp_path / "v.csv").write_bytes(text.encode())
+    assert read_videos(tmp_path / "v.csv") == [
+        VideoEntry("a", "v/a.mp4", "val"), VideoEntry("b", "v/b.mp4", "")
+    ]  # fmt: skip
+
+
 def test_a_parquet_table_reads_as_its_csv(tmp_path):
     pq.write_table(
         pa.table({"path": ["a.mp4", None], "video_id": ["a", "b"]}), tmp_path / "v.parquet"
@@ -45,9 +55,13 @@ def test_a_wrong_table_is_refused_by_line(tmp_path, text, message):
     assert "v.csv" in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "v.csv").write_bytes(b"video_id,path\n\xe9t\xe9,x\n")
-    with pytest.raises(ValueError, match="not a UTF-8 CSV file"):
+@pytest.mark.parametrize(
+    ("content", "byte"),
+    [(b"video_id,path\n\xe9t\xe9,x\n", "0xe9"), ("video_id,path\na,x\n".encode("utf-16"), "0xff")],
+)
+def test_bytes_that_are_no_text_are_refused(tmp_path, content, byte):
+    (tmp_path / "v.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"not a UTF-8 CSV file .*{byte}.*save it as `CSV UTF-8`"):
         read_videos(tmp_path / "v.csv")
 
 

@@ -168,8 +168,8 @@ def test_starts_are_recorded_and_the_first_difference_is_named(tmp_path, capsys)
     other = json.loads(json.dumps(record))
     other["fixed_batch"]["embeddings"]["sha256"] = other["fixed_batch"]["loss"]["sha256"] = "x"
     assert compare.differences(record, other)[0].startswith("fixed_batch.embeddings.sha256: ")
-    with pytest.raises(FileNotFoundError, match="name a run's own folder"):
-        compare.read_start(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"name a run's own folder, such as \S+/state-"):
+        compare.read_start(tmp_path / "lr")
 
 
 def test_the_fixed_batch_waits_for_no_rank_and_changes_nothing(tmp_path):

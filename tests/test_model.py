@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -152,6 +154,20 @@ def test_model_round_trip(tmp_path):
     assert metadata["recipe"] == RECIPE.to_dict()
     ids = torch.tensor([[1, 3]])
     assert torch.equal(model.embed_captions(ids), loaded.embed_captions(ids))
+
+
+def test_a_full_disk_is_an_os_error_and_leaves_the_model_before(tmp_path):
+    saved(tmp_path / "model.pt")
+    before = (tmp_path / "model.pt").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            saved(tmp_path / "model.pt", seed=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "model.pt").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
 def test_a_cut_or_foreign_model_file_is_named(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import report
+from pipeline import report_charts as charts
 from pipeline.formats.files import write_csv, write_json, write_text
 from tests.tiny_results import TinyResults, make_results
 
@@ -241,6 +242,14 @@ def test_a_loss_that_is_no_number_leaves_a_gap_and_no_crash(tiny):
     text = "".join(json.dumps(line) + "\n" for line in lines)
     write_text(tiny.root / "train/metrics.jsonl", text)
     assert "Training loss: 3 at step 2, 2 at step 3." in make_page(tiny)
+
+
+def test_a_single_point_is_seen_and_stands_at_a_whole_step():
+    points = {label: [(4.0, value)] for label, value in (("R@10", 60.0), ("R@5", 30.0))}
+    svg = charts.curves("one", points, title="t", x="step", y="found")
+    assert ">4</text>" in svg
+    assert not re.search(r">[34]\.\d</text>", svg)
+    assert len(re.findall(r"<use ", svg)) >= 2 + 2  # the points, and the legend's
 
 
 def test_long_curves_are_thinned_and_keep_their_end(tiny):

@@ -160,6 +160,15 @@ def test_the_log_says_what_will_happen(tmp_path, caplog):
         "warmup_samples 1000 covers the whole run of 96 clips",
     ):
         assert line in caplog.text
+    assert "steps are smaller" not in caplog.text
+
+
+def test_a_batch_that_the_videos_cannot_fill_is_said(tmp_path, caplog):
+    results = results_with(tmp_path, global_batch=1000, max_steps=1)
+    with caplog.at_level(logging.INFO):
+        main(results.train_arguments())
+    line = "global_batch 1000 needs 500 videos of 2 clips, and there are 12: steps are smaller"
+    assert line in caplog.text
 
 
 @pytest.mark.parametrize(

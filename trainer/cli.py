@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ def run(main: Callable[[], None]) -> None:
     )
     try:
         main()
+        gc.collect()  # a process group that a cycle still holds at exit aborts the rank at times
     except (ValueError, OSError) as error:
         line = " ".join(str(error).split())
         logging.getLogger(__name__).error("%s", line)

@@ -6,6 +6,7 @@ caption, D numbers of an embedding, X clips or captions.
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -128,7 +129,11 @@ def save_model(
     step: int,
     max_caption_words: int,
 ) -> None:
-    """Write weights and all that is needed to use them, whole or not at all."""
+    """Write weights and all that is needed to use them, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; a file that was there stays as it was.
+    """
     content = {
         "format": FORMAT,
         "settings": asdict(model.settings),
@@ -138,8 +143,10 @@ def save_model(
         "step": step,
         "max_caption_words": max_caption_words,
     }
+    buffer = io.BytesIO()  # torch.save hides the `OSError` of a full disk behind one of its own
+    torch.save(content, buffer)
     with whole_file(path) as scratch:
-        torch.save(content, scratch)
+        scratch.write_bytes(buffer.getbuffer())
 
 
 def load_model(path: str | Path) -> tuple[TwoTowers, dict]:

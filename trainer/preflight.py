@@ -41,7 +41,7 @@ def plan_run(index: BagIndex, settings: TrainSettings, num_ranks: int) -> Schedu
     if not num_videos:
         raise ValueError(
             f"no video of the train split has a clip in {len(index.shards)} bag files"
-            f" ({index.shards[0].bags} ...): see results/rejected.csv and the counts in the report"
+            f" ({index.shards[0].bags} ...): results/rejected.csv and logs/bags/ say why"
         )
     plan = schedule(num_videos, settings.visits_per_step, settings.epochs, settings.max_steps)
     if plan.visits_per_step < num_ranks:
@@ -125,6 +125,12 @@ def describe_run(data: StepData, num_ranks: int) -> float:
         plan.visits_per_step, plan.visits_per_step * settings.clips_per_video,
         plan.visits_per_step * settings.clips_per_video // num_ranks, num_ranks,
     )  # fmt: skip
+    if plan.visits_per_step < settings.visits_per_step:
+        logger.warning(
+            "global_batch %d needs %d videos of %d clips, and there are %d: steps are smaller",
+            settings.global_batch, settings.visits_per_step, settings.clips_per_video,
+            plan.num_videos,
+        )  # fmt: skip
     if settings.plain_accumulation > 1:
         logger.warning(
             "plain_accumulation cuts each step into %d parts: a clip has the negatives of its own"

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.formats.parquet import iterate_user_parquet
 
 SPLITS = ("", "train", "val")
+_DELIMITERS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,29 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
         yield from enumerate(iterate_user_parquet(path), start=1)
         return
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
         try:
+            header = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=table_delimiter(header))
             _check_columns(path, reader.fieldnames or [])
             for row in reader:
                 yield reader.line_num, row
-        except (UnicodeDecodeError, csv.Error) as error:
-            where = f"{path}, line {reader.line_num}"
-            raise ValueError(f"{where}: not a UTF-8 CSV file: {error}") from None
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise ValueError(
+                f"{path}: not a UTF-8 CSV file (a byte is 0x{byte:02x}); in a spreadsheet, save it"
+                " as `CSV UTF-8`"
+            ) from None
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from None
+
+
+def table_delimiter(header: str) -> str:
+    """What separates a table's columns, by its first line: spreadsheets differ by country."""
+    for delimiter in _DELIMITERS:
+        if "video_id" in next(csv.reader([header], delimiter=delimiter), ()):
+            return delimiter
+    return ","
 
 
 def _check_columns(path: Path, found: Sequence[str]) -> None:
@@ -84,7 +100,7 @@ def _entry(path: Path, line: int, row: dict) -> VideoEntry:
         raise ValueError(f"{path}, line {line}: {str(cells)[:200]} must be texts")
     video_id, video_path, split = (cell or "" for cell in cells)
     if not video_id:
-        raise ValueError(f"{path}, line {line}: empty video_id")
+        raise ValueError(f"{path}, line {line}: empty video_id; name the video or remove the row")
     if any(character in video_id + video_path for character in "\t\r\n\0"):
         shown = video_id[:80]
         raise ValueError(f"{path}, line {line}: a tab, line end or NUL in {shown!r} or its path")

@@ -26,7 +26,7 @@ from pipeline.cli import run
 from pipeline.formats.caption_sources import iterate_caption_ids
 from pipeline.formats.files import whole_file
 from pipeline.formats.names import sample_key
-from pipeline.formats.videos import read_videos
+from pipeline.formats.videos import read_videos, table_delimiter
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +116,11 @@ def extend_table(output: Path, paths: dict[str, str]) -> tuple[int, int]:
 
 def _rows(before: bytes, new: Iterable[tuple[str, str]]) -> str:
     """CSV lines for `new` under the header that `before` begins with."""
-    header = next(csv.reader([before.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r")]))
+    first_line = before.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r")
+    delimiter = table_delimiter(first_line)
+    header = next(csv.reader([first_line], delimiter=delimiter))
     text = io.StringIO()
-    writer = csv.DictWriter(text, header, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, header, restval="", delimiter=delimiter, lineterminator="\n")
     writer.writerows({"video_id": video_id, "path": path} for video_id, path in new)
     return text.getvalue()
 

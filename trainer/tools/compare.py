@@ -30,7 +30,11 @@ def read_start(folder: str | Path) -> dict:
     if path.is_dir():
         records = sorted(path.glob("start-step-*.json"))
         if not records:
-            raise FileNotFoundError(f"{path} holds no start-step-*.json: name a run's own folder")
+            runs = sorted(str(run.parent) for run in path.glob("*/start-step-*.json"))
+            named = f", such as {runs[-1]}" if runs else ""
+            raise FileNotFoundError(
+                f"{path} holds no start-step-*.json: name a run's own folder{named}"
+            )
         path = records[0]
     record = read_json(path)
     if not isinstance(record, dict) or "fixed_batch" not in record:

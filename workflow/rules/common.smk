@@ -54,6 +54,32 @@ def check_config():
                 f"plan.{key} is {config['plan'][key]!r}, which does not exist in {Path.cwd()}: name"
                 f" {what} there, as config/README.md says"
             )
+    for key, file in named_files():
+        if not Path(file).is_file():
+            raise WorkflowError(
+                f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
+                " path; config/README.md says what may stand there"
+            )
+
+
+def named_files():
+    """The files that optional keys name: (key, path)."""
+    keys = [
+        ("manifest", "deny_list"),
+        ("encode", "weights"),
+        ("vocabulary", "word_list"),
+        ("train", "word_vectors"),
+        ("train", "word_list"),
+        ("train", "init_from"),
+        ("evaluate", "baseline_weights"),
+        ("evaluate", "baseline_words"),
+    ]
+    for section, key in keys:
+        for file in given(section, key):
+            yield f"{section}.{key}", file
+    for name, test in config["evaluate"]["protocols"].items():
+        if test and test["clips"]:
+            yield f"evaluate.protocols.{name}.clips", test["clips"]
 
 
 def config_fault(fault):
@@ -62,15 +88,21 @@ def config_fault(fault):
     if fault.validator == "additionalProperties":
         allowed = sorted(fault.schema["properties"])
         unknown = sorted(set(fault.instance) - set(allowed))[0]
-        near = difflib.get_close_matches(unknown, allowed, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
         where = f"the section {key!r}" if key else "the config"
+        hint = did_you_mean(unknown, allowed)
         return (
             f"unknown key {unknown!r} in {where}: {hint}allowed: {', '.join(allowed)}"
         )
     if fault.validator == "required":
         missing = [name for name in fault.validator_value if name not in fault.instance]
         return f"the key {'.'.join(filter(None, [key, missing[0]]))!r} is missing from the config"
+    if "propertyNames" in fault.absolute_schema_path:
+        return f"{key} has the name {fault.instance!r}, allowed: a-z, 0-9, - and _"
+    if fault.validator == "type" and fault.validator_value == "object":
+        keys = ", ".join(sorted(fault.schema["properties"]))
+        return (
+            f"{key} is {fault.instance!r}, must be a section with keys below it: {keys}"
+        )
     allowed = {
         "type": f"must be of type {fault.validator_value}",
         "enum": f"allowed: {fault.validator_value}",
@@ -79,9 +111,17 @@ def config_fault(fault):
         "exclusiveMinimum": f"must be above {fault.validator_value}",
         "exclusiveMaximum": f"must be below {fault.validator_value}",
     }.get(fault.validator, fault.message)
+    if fault.validator == "enum":
+        allowed = did_you_mean(fault.instance, fault.validator_value) + allowed
     if fault.validator == "type" and str(fault.instance)[:1].isdigit():
         allowed += " (YAML reads 1e-3 as text: write 1.0e-3; `--config` makes text: use a file)"
     return f"{key} is {fault.instance!r}, {allowed}"
+
+
+def did_you_mean(word, allowed):
+    """A question with the nearest allowed word, or nothing."""
+    near = difflib.get_close_matches(str(word), map(str, allowed), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def check_folders():
@@ -113,8 +153,11 @@ def listed_videos(at_most):
     if table.suffix == ".parquet":
         return []
     with open(table, newline="", encoding="utf-8-sig", errors="replace") as file:
-        rows = itertools.islice(csv.DictReader(file), at_most + 1)
+        delimiter = max(",;\t", key=file.readline().count)
+        file.seek(0)
+        rows = csv.DictReader(file, delimiter=delimiter)
         try:
+            rows = itertools.islice(rows, at_most + 1)
             paths = [row.get("path") or "" for row in rows]
         except csv.Error:  # the plan says what is wrong with the table
             return []
