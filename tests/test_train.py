@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +24,6 @@ from trainer.monitor import read_metrics
 from trainer.train import main
 
 ROOT = Path(__file__).parents[1]
-LONG = {"epochs": 100}
 
 
 def results_with(root: Path, **changes) -> Results:
@@ -80,22 +77,6 @@ def wait_for_step(results: Results, step: int, process: subprocess.Popen) -> Non
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline, "no checkpoint came"
         time.sleep(0.01)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Results:
-    """A run of two ranks that nothing disturbed."""
-    results = results_with(tmp_path_factory.mktemp("uninterrupted"), **LONG)
-    status, text = finish(launcher(results, 2))
-    assert status == 0, text
-    return results
-
-
-def copy_inputs(source: Results, root: Path) -> Results:
-    shutil.copytree(source.root, root, ignore=shutil.ignore_patterns("train"))
-    write_json(root / "settings/train.json", json.loads(
-        (source.root / "settings/train.json").read_text()))  # fmt: skip
-    return Results(root)
 
 
 def test_training_learns_and_writes_its_outputs(tmp_path):
@@ -204,55 +185,6 @@ def test_init_from_starts_from_the_models_weights(tmp_path):
     warm = results_with(tmp_path / "warm", init_from=str(tmp_path / "first/train/model.pt"))
     main(warm.train_arguments())
     assert losses(warm)[1] < losses(first)[1] - 0.5
-
-
-@pytest.mark.timeout(300)
-def test_a_killed_run_continues_to_the_same_weights(uninterrupted, tmp_path):
-    results = copy_inputs(uninterrupted, tmp_path / "killed")
-    process = launcher(results, 2)
-    wait_for_step(results, 40, process)
-    for pid in descendants(process.pid):
-        os.kill(pid, signal.SIGKILL)
-    finish(process)
-    assert not (results.root / "train/model.pt").exists()
-    elastic = Results(tmp_path / "elastic")
-    shutil.copytree(results.root, elastic.root)
-
-    status, text = finish(launcher(results, 2))
-    assert status == 0, text
-    assert "resuming from" in text
-    for name, value in weights(uninterrupted).items():
-        assert torch.equal(value, weights(results)[name]), name
-    assert losses(results) == losses(uninterrupted)
-
-    main(elastic.train_arguments())  # on one rank instead of two
-    found, expected = losses(elastic), losses(uninterrupted)
-    assert found.keys() == expected.keys()
-    assert np.allclose([found[s] for s in found], [expected[s] for s in found], rtol=2e-3)
-
-
-@pytest.mark.timeout(300)
-def test_a_signal_saves_at_one_step_and_a_killed_rank_restarts_by_itself(uninterrupted, tmp_path):
-    results = copy_inputs(uninterrupted, tmp_path / "signalled")
-    process = launcher(results, 2, save_every=1000)
-    ready = time.monotonic() + 90
-    while not any(p.stat().st_size for p in results.root.glob("train/state-*/metrics.jsonl")):
-        assert time.monotonic() < ready
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    status, text = finish(process)
-    assert status == 143, text
-    assert "told to stop: saved step" in text
-    assert len(checkpoint_steps(results)) == 1
-
-    process = launcher(results, 2, max_restarts=1)
-    wait_for_step(results, checkpoint_steps(results)[0] + 8, process)
-    os.kill(descendants(process.pid)[0], signal.SIGKILL)  # one rank
-    status, text = finish(process)
-    assert status == 0, text
-    assert text.count("resuming from") == 2
-    for name, value in weights(uninterrupted).items():
-        assert torch.equal(value, weights(results)[name]), name
 
 
 @pytest.mark.timeout(120)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1
 LOST_OTHERS = "lost the other ranks"
@@ -60,5 +61,6 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
 
 def _tell_launcher(line: str) -> None:
     if path := os.environ.get(FAULT_FILE):
-        with open(path, "a", encoding="utf-8") as file:
+        # On another node than the launcher's there is no such folder.
+        with suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -27,6 +27,7 @@ from trainer.model import CaptionWords, caption_words
 from trainer.negatives import CaptionKeys, ClipKeys
 from trainer.order import Schedule, drawn_clips, epoch_order, rank_slice
 from trainer.settings import TrainSettings
+from trainer.signals import sparing_children, start_loader
 
 OPEN_SHARDS = 64
 
@@ -220,8 +221,10 @@ def load_steps(
     loader = DataLoader(
         data, batch_size=None, sampler=steps, num_workers=workers, collate_fn=_as_it_is,
         multiprocessing_context="spawn", timeout=timeout_seconds, pin_memory=pin,
+        worker_init_fn=start_loader,
     )  # fmt: skip
-    batches = iter(loader)
+    with sparing_children():
+        batches = iter(loader)
     while True:
         try:
             batch = next(batches, None)

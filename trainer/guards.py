@@ -1,11 +1,10 @@
-"""What ranks tell each other before a step, and why they stop: signals, faults, desynchronisation.
+"""What ranks tell each other before a step, and why they stop: signals, faults, ranks out of step.
 
 Every exchange here happens on all ranks alike, so none can be left waiting.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -17,29 +16,6 @@ from trainer.checkpoint import fingerprint
 from trainer.data import Batch, Fault
 from trainer.distributed import World
 from trainer.model import TwoTowers
-
-STOPPED = 143
-"""Exit status of a run that a signal ended after it saved: 128 + SIGTERM."""
-
-
-class StopFlag:
-    """Raised by SIGTERM or SIGUSR1; the handler does nothing else, so it may be called twice."""
-
-    def __init__(self) -> None:
-        self.raised = False
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> StopFlag:
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._raise)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _raise(self, *_: object) -> None:
-        self.raised = True
 
 
 @dataclass(frozen=True, slots=True)

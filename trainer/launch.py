@@ -9,6 +9,7 @@ Snakemake's executor removes most of Slurm's variables, and lets the ranks meet 
 address. Without Slurm it says what to do by hand instead of training on one node alone.
 
 SIGTERM or SIGUSR1 to the launcher reaches the ranks, which save and end; it then exits with 143.
+So it does when a single rank got the signal: all stop together, and are not started again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.cli import FAULT_FILE, LOST_OTHERS, die_with_parent, run
+from trainer.signals import STOP_FILE, STOPPED
 
-STOPPED = 143
 SHUTDOWN_SECONDS = 120
 """How long ranks may take to save after a signal before torchrun kills them."""
 
@@ -156,7 +157,10 @@ def _ask(argv: list[str]) -> str:
 
 
 def start(argv: list[str], environment: Mapping[str, str]) -> int:
-    """Run `argv`, passing signals on; returns its exit status, or 143 after a signal."""
+    """Run `argv`, passing signals on; returns its exit status.
+
+    That is 143 after a signal, or where a signal to a rank made all of them save and stop.
+    """
     process, signalled = None, False
 
     def pass_on(*_: object) -> None:
@@ -168,20 +172,29 @@ def start(argv: list[str], environment: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
         signal.signal(number, pass_on)
     with tempfile.TemporaryDirectory(prefix="bagpipe-launch-") as folder:
-        fault_file = Path(folder) / "fault"
+        fault_file, stop_file = Path(folder) / "fault", Path(folder) / "stopped"
         # A group of its own: Ctrl-C reaches the ranks through torchrun alone, once.
         process = subprocess.Popen(
             argv,
-            env={**environment, FAULT_FILE: str(fault_file)},
+            env={**environment, FAULT_FILE: str(fault_file), STOP_FILE: str(stop_file)},
             process_group=0,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - the launcher has one thread
+            preexec_fn=_before_exec,  # noqa: PLW1509 - the launcher has one thread
         )
         if signalled:  # before there was anyone to tell
             process.terminate()
         status = process.wait()
-        if status and not signalled:
+        stopped = stop_file.exists()
+        if stopped:
+            logger.info("the ranks saved and stopped as told; a new start goes on from there")
+        elif status and not signalled:
             _say_last(fault_file, status)
-    return STOPPED if signalled and status else status
+    return STOPPED if stopped or (signalled and status) else status
+
+
+def _before_exec() -> None:
+    """Torchrun goes when the launcher does, and leaves SIGUSR1, of which it would die, to ranks."""
+    die_with_parent()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _say_last(fault_file: Path, status: int) -> None:

@@ -173,11 +173,20 @@ def resume(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-    """Have rank 0 write a checkpoint of the finished steps."""
+    """Have rank 0 write a checkpoint of the finished steps; returns when it stands.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
     for buffer in run.model.buffers():  # a batch norm's means are each rank's own
         if run.world.size > 1 and buffer.is_floating_point():
             buffer.copy_(run.world.sum(buffer) / run.world.size)
     check_same_weights(run.world, run.model)
+    run.world.agree(lambda: _write_checkpoint(run), doing="saving")
+
+
+def _write_checkpoint(run: Run) -> None:
+    """Rank 0 writes; the others have nothing to do, but learn whether it could."""
     if run.world.first:
         content = {
             "step": run.step,

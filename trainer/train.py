@@ -29,8 +29,6 @@ from trainer.cli import run as run_command
 from trainer.data import Batch, Fault, load_steps
 from trainer.distributed import World
 from trainer.guards import (
-    STOPPED,
-    StopFlag,
     check_same_setup,
     check_same_weights,
     exchange_headers,
@@ -42,6 +40,7 @@ from trainer.record import compare_machines, describe_machine, write_start
 from trainer.rehearse import rehearse
 from trainer.replay import main as replay
 from trainer.run import Run, open_bags, prepare, resume, save, wrapped, write_model
+from trainer.signals import StopFlag, stopped_status
 from trainer.step import take_step
 from trainer.stopwatch import watch_backward, watch_towers
 from trainer.trace import Trace
@@ -170,10 +169,11 @@ def publish(run: Run, log: MetricsLog) -> None:
 
 
 def stop_in_order(run: Run) -> None:
-    """Save at the step that all ranks agreed on, and leave: with 143 after a signal, else 0."""
+    """Save at the step that all ranks agreed on, and leave: as asked, or as signals ask."""
     save(run)
     logger.info("told to stop: saved step %d of %d", run.step, run.num_steps)
-    sys.exit(0 if run.step == run.arguments.stop_at else STOPPED)
+    distributed.stop(run.world)
+    sys.exit(0 if run.step == run.arguments.stop_at else stopped_status())
 
 
 def main(argv: list[str] | None = None) -> None:
