@@ -247,7 +247,7 @@ def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch)
     output = folder / f"slurm-{job}.out"
     wait_until(lambda: checkpoints(folder), "a checkpoint")
     cluster.ask(["scancel", "--signal=TERM", job])
-    # Slurm holds a requeued job back until its old credential has expired, see CONFIGURATION.
+    # It waits for `cred_expire` of tests/slurm/local_slurm.py, 15 s, before it starts again.
     wait_until(lambda: "Restarts=1" in shown(cluster, job), "the requeue", seconds=60)
     (saved,) = re.findall(r"told to stop: saved step (\d+) of 1000", output.read_text())
     before = len(steps_said(output.read_text()))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline import report_origin
 from tests.workflow_runs import ROOT, copy_of, make_data, snakemake, write_config
 
 RULES = {path.stem: path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk"))}
@@ -70,6 +71,22 @@ def test_every_command_has_a_log_an_environment_and_a_version(name):
         assert f'"logs/{name}/' in rule
         assert "conda:" in rule
         assert ("version=" in rule) == (name != "encode")
+
+
+def test_every_rule_is_timed_for_the_report():
+    rule = re.compile(
+        r"^ *(?:rule|checkpoint) (\w+):\n(.*?)(?=^ *(?:rule|checkpoint) |\Z)",
+        re.MULTILINE | re.DOTALL,
+    )
+    timed = {
+        name: re.findall(r'"results/benchmarks/(\w+)/', body)
+        for text in RULES.values()
+        for name, body in rule.findall(text)
+    }
+    # The report cannot time itself, and freezing a section takes no time.
+    expected = {name: [name] for name in timed} | {"report": [], "settings": []}
+    assert timed == expected
+    assert set(timed) - {"report", "settings"} == set(report_origin.COMMANDS)
 
 
 def test_style_of_the_workflow():
