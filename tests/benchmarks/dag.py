@@ -4,7 +4,7 @@ Reads   nothing: it makes a videos table and one captions table; of the videos o
         file of a few bytes, for the plan looks at a file and does not open it
 Writes  a table of jobs, seconds and memory to the standard output, with --output the same as JSON;
         its files go to a scratch folder
-Run     python -m tests.benchmarks.dag                     (ten minutes, 3 GB of disk)
+Run     python -m tests.benchmarks.dag                     (a quarter of an hour, 3 GB)
         python -m tests.benchmarks.dag --videos 12000 --videos-per-shard 100    (a minute)
 
 Snakemake, its jobs and the plan are real. The other stages are stand-ins that leave empty files:
