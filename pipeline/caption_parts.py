@@ -150,10 +150,16 @@ def _append(path: Path, rows: Iterable[tuple]) -> None:
 
 
 def _keep(path: Path, folder: Path) -> list:
-    """Give a finished scratch file its lasting name; return [sha256, bytes]."""
-    digest = sha256_of_file(path)
+    """Give a finished scratch file its lasting name; return [sha256, bytes].
+
+    A part that is there already is left as it is.
+    """
+    digest, size = sha256_of_file(path), path.stat().st_size
+    part = folder / f"{digest}.csv"
+    if part.exists() and part.stat().st_size == size:
+        path.unlink()
+        return [digest, size]
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    size = path.stat().st_size
-    os.replace(path, folder / f"{digest}.csv")
+    os.replace(path, part)
     return [digest, size]

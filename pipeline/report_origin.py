@@ -11,7 +11,9 @@ from pipeline.report_facts import Facts
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = {
-    "manifest": "pipeline.manifest", "captions": "pipeline.captions", "encode": "pipeline.encode",
+    "demo": "pipeline.demo", "plan": "pipeline.plan", "manifest": "pipeline.manifest",
+    "captions": "pipeline.captions", "captions_summary": "pipeline.captions --summarize",
+    "encode": "pipeline.encode", "rejected": "pipeline.rejected",
     "vocabulary": "pipeline.vocabulary", "bags": "pipeline.bags", "train": "trainer.launch",
     "evaluate": "trainer.evaluate", "embeddings": "trainer.embeddings",
 }  # fmt: skip

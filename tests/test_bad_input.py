@@ -114,6 +114,17 @@ def test_missing_profile_is_named(folder):
 
 
 @pytest.mark.workflow
+def test_several_nodes_without_slurm_are_refused_before_anything_runs(folder):
+    section = {"videos": "videos.csv", "captions": "captions.csv"}
+    write_config(folder, plan=section, run={"train": {"nodes": 2}})
+    run = snakemake(folder, status=1)
+    assert run.jobs == []
+    assert "\nrun.train.nodes is 2, but this run stays on one machine: use `--profile" in run.text
+    # What needs no training runs all the same.
+    snakemake(folder, "results/settings/train.json")
+
+
+@pytest.mark.workflow
 def test_locked_directory_says_how_to_unlock(folder):
     for number in range(2):
         add_video(folder, number)

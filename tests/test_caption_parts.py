@@ -69,6 +69,19 @@ def test_any_change_reads_it_again(tmp_path, source, what):
     assert len(part_rows(folder, again, 1)) == (3 if what == "assignment" else 1)
 
 
+def test_a_changed_row_rewrites_the_part_of_its_shard_alone(tmp_path, source):
+    folder = tmp_path / "parts"
+    first = split_captions(source, SHARD_OF, folder)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.csv")}
+    source.write_text(source.read_text().replace("late, indeed", "later still"))
+    again = split_captions(source, SHARD_OF, folder)
+    assert again.parts["0"] == first.parts["0"]
+    assert again.parts["1"] != first.parts["1"]
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.csv")}
+    assert before.items() <= after.items(), "an unchanged part was written again"
+    assert len(after) == len(before) + 1
+
+
 def test_a_source_that_breaks_half_way_leaves_the_parts_as_they_were(tmp_path, source):
     folder = tmp_path / "parts"
     split_captions(source, SHARD_OF, folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 import yaml
 
 from tests.config_keys import README, ROOT, table, written
@@ -20,3 +23,20 @@ def test_every_key_of_the_demo_stands_in_the_table_with_a_description():
         assert {f"{section}.{key}" for key in keys} <= described.keys()
     assert {f"run.train.{key}" for key in values["run"]["train"]} <= described.keys()
     assert all(len(text) > 5 for text in described.values())
+
+
+def test_recommended_runs_for_howto100m_add_up():
+    cell = r"(\d+) × (\d+)"
+    row = rf"\| (\d+) \| {cell} \| {cell} × (\d+)[^|]*\| (\d+) \| ([\d.e-]+) \| \d+ \| (\d+) \|"
+    rows = re.findall(row, README.read_text(encoding="utf-8"))
+    assert {int(row[0]) for row in rows} == {1, 4, 8, 64}
+    for gpus, nodes, per_node, clips, ranks, parts, batch, lr, visit in rows:
+        assert int(gpus) == int(nodes) * int(per_node) == int(ranks)
+        assert int(batch) == int(clips) * int(ranks) * int(parts)
+        assert int(clips) % int(visit) == 0
+        linear = 8e-4 * int(batch) / 256
+        expected = linear * min(1, 512 / int(batch)) ** 0.5
+        assert float(lr) == pytest.approx(expected, rel=0.01)
+    howto = yaml.safe_load((ROOT / "config/howto100m.yaml").read_text(encoding="utf-8"))
+    train, batches = howto["train"], {int(row[6]): float(row[7]) for row in rows}
+    assert batches[train["global_batch"]] == train["lr"]

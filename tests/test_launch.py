@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from synthetic_bags import make_results
 
 from trainer.launch import (
     Launch,
@@ -198,24 +199,53 @@ main()
 """
 
 
-@pytest.mark.timeout(150)
-def test_the_recipe_for_several_machines_joins_two_agents(tmp_path):
+def recipe_of_the_readme(command: str | None = None) -> str:
+    """The line for several machines, with two ranks on each; `command` replaces the trainer's."""
     text = (ROOT / "config/README.md").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"```bash\n(export OMP.*?)```", text, re.DOTALL)
-    (tmp_path / "rank.py").write_text(TWO_AGENTS)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     line = recipe.replace("\\\n", " ").replace("--nproc-per-node 8", "--nproc-per-node 2")
     line = line.replace("FIRST_MACHINE:29400", f"127.0.0.1:{port}").replace("eth0", "lo")
-    line = re.sub("-m trainer.train .*", f"{tmp_path}/rank.py {tmp_path}", line)
     assert line.count("--rdzv-") == 3
+    return re.sub("-m trainer.train .*", command, line) if command else line
+
+
+def run_agents(line: str, folders: list[Path]) -> list[tuple[int, str]]:
+    """Start the line in each folder as on a machine of its own; exit status and stderr of each."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    agents = [subprocess.Popen(["bash", "-ec", line], env=environment) for _ in range(2)]
+    agents = [
+        subprocess.Popen(
+            ["bash", "-ec", line], env=environment, cwd=folder, stderr=subprocess.PIPE, text=True
+        )
+        for folder in folders
+    ]
     try:
-        assert [agent.wait(120) for agent in agents] == [0, 0]
+        texts = [agent.communicate(timeout=120)[1] for agent in agents]
+        return [(agent.returncode, text) for agent, text in zip(agents, texts, strict=True)]
     finally:
         for agent in agents:
             agent.kill()
+
+
+@pytest.mark.timeout(150)
+def test_the_recipe_for_several_machines_joins_two_agents(tmp_path):
+    (tmp_path / "rank.py").write_text(TWO_AGENTS)
+    line = recipe_of_the_readme(f"{tmp_path}/rank.py {tmp_path}")
+    assert [status for status, _ in run_agents(line, [tmp_path, tmp_path])] == [0, 0]
     said = {name: (tmp_path / name).read_text() for name in "0123"}
     assert said == dict.fromkeys("0123", "4 [0, 1, 2, 3]")
+
+
+@pytest.mark.timeout(150)
+def test_a_machine_without_the_shared_folder_is_named_in_one_line(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    make_results(tmp_path / "shared/results")
+    ended = run_agents(recipe_of_the_readme(), [tmp_path / "shared", tmp_path / "elsewhere"])
+    assert all(status for status, _ in ended)
+    errors = [line for _, text in ended for line in text.splitlines() if " ERROR " in line]
+    assert len(errors) == 1
+    fault = rf"opening bag files failed on rank \d on {socket.gethostname()}: results/plan holds no"
+    assert re.search(fault, errors[0])

@@ -43,11 +43,9 @@ pytestmark = [
 
 README = (ROOT / "config/README.md").read_text(encoding="utf-8")
 MODEL = "results/train/model.pt"
+EAGER = "tests.slurm.eager"
 # The profile as it is, but with short waits: nothing is shared over a network here.
-PROFILE = [
-    "--profile", str(ROOT / "workflow/profiles/slurm"),
-    "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5",
-]  # fmt: skip
+PROFILE = ["--profile", str(ROOT / "workflow/profiles/slurm"), "--latency-wait", "5"]
 TWO_NODES = {"nodes": 2, "processes_per_node": 2, "gpus_per_node": 2, "backend": "gloo"}
 _SUBMITTED = re.compile(r"submitted with SLURM jobid (\d+) \(log: \S*/rule_(\w+?)/")
 
@@ -71,7 +69,7 @@ def sent(cluster, tmp_path_factory) -> tuple[Path, Run]:
     """One whole run through the executor, training on 2 nodes × 2 ranks. Copy it, please."""
     folder = make_data(tmp_path_factory.mktemp("sent") / "base")
     write_settings(folder, epochs=10)
-    return folder, snakemake(folder, *PROFILE)
+    return folder, snakemake(folder, *PROFILE, program=EAGER)
 
 
 @pytest.fixture
@@ -90,6 +88,27 @@ def write_settings(folder: Path, *, epochs: int, **train: object) -> None:
         train={"epochs": epochs, "clips_per_video": 2},
         run={"train": {**TWO_NODES, "save_every": 5, **train}},
     )
+
+
+def send(folder: Path, *arguments: str) -> subprocess.Popen:
+    """Start snakemake with the Slurm profile."""
+    return start(folder, *PROFILE, *arguments, program=EAGER)
+
+
+def train_log(folder: Path) -> str:
+    """What the last training job said."""
+    return (folder / "logs/train/train.log").read_text()
+
+
+def shown(cluster: LocalSlurm, job: str) -> str:
+    """What Slurm knows of a job."""
+    return cluster.ask(["scontrol", "show", "job", job])
+
+
+def minutes(cluster: LocalSlurm, job: str) -> int:
+    """Whole minutes for which a job has run."""
+    hours, whole, _ = re.search(r"RunTime=(\d+):(\d+):(\d+)", shown(cluster, job)).groups()
+    return int(hours) * 60 + int(whole)
 
 
 def jobs_of_rule(text: str, rule: str) -> list[str]:
@@ -144,26 +163,24 @@ def test_every_stage_goes_to_its_partition_and_training_to_both_nodes(cluster, s
     assert all(job["NodeCnt"] == "1" for rule, job in facts.items() if rule != "train")
     train = facts["train"]
     assert (train["NodeList"], train["NodeCnt"], train["ProcCnt"]) == ("n[1-2]", "2", "4")
-    asked = cluster.ask(["scontrol", "show", "job", train["JobId"]])
-    assert "TresPerNode=gres:gpu:2" in asked
-    assert "gpu:1" in cluster.ask(["scontrol", "show", "job", facts["encode"]["JobId"]])
+    assert "TresPerNode=gres:gpu:2" in shown(cluster, train["JobId"])
+    assert "gpu:1" in shown(cluster, facts["encode"]["JobId"])
 
 
 def test_two_nodes_with_two_ranks_train_as_four_ranks_here(sent, folder):
-    log = (sent[0] / "logs/train/train.log").read_text()
-    assert "on each of 4 ranks" in log
+    assert "on each of 4 ranks" in train_log(sent[0])
     write_settings(folder, epochs=10, nodes=1, processes_per_node=4)
     snakemake(folder, MODEL)
-    assert "on each of 4 ranks" in (folder / "logs/train/train.log").read_text()
+    assert "on each of 4 ranks" in train_log(folder)
     there, here = losses(sent[0]), losses(folder)
     assert sorted(there) == sorted(here) == list(range(1, 11))
     assert here[10] == pytest.approx(there[10], rel=1e-6)
     assert here[10] < here[1]
 
 
-def test_killed_rank_fails_the_job_within_seconds_and_the_retry_goes_on(cluster, folder):
-    write_settings(folder, epochs=200)
-    run = start(folder, *PROFILE, MODEL)
+def test_killed_rank_fails_the_job_the_retry_goes_on_and_ctrl_c_cancels(cluster, folder):
+    write_settings(folder, epochs=2000)
+    run = send(folder, MODEL)
     try:
         wait_for_training(folder, set(), run)
         (first,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
@@ -171,49 +188,48 @@ def test_killed_rank_fails_the_job_within_seconds_and_the_retry_goes_on(cluster,
         killed = time.monotonic()
         wait_until(lambda: first in ended(cluster), "the end of the job", seconds=60)
         assert time.monotonic() - killed < 20
-        assert run.wait(timeout=150) == 0, (folder / "run.txt").read_text()
-    finally:
-        run.kill()
-    jobs = jobs_of_rule((folder / "run.txt").read_text(), "train")
-    assert [ended(cluster)[job] for job in jobs] == ["FAILED", "COMPLETED"]
-    steps = steps_said((folder / "logs/train/train.log").read_text())
-    assert steps[0] > 1, "the retry began again"
-    assert steps[-1] == 200
-    assert list(losses(folder)) == list(range(1, 201))
-
-
-def test_stop_signal_saves_the_next_run_goes_on_and_ctrl_c_cancels(cluster, folder):
-    """TERM is what preemption sends, and the profile's `--signal` before the time limit."""
-    write_settings(folder, epochs=2000)
-    run = start(folder, *PROFILE, MODEL)
-    try:
-        wait_for_training(folder, set(), run)
-        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
-        cluster.ask(["scancel", "--signal=TERM", job])
-        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
-        assert ended(cluster)[job] == "FAILED"
-        assert interrupt(run) != 0
-        log = (folder / "logs/train/train.log").read_text()
-        (saved,) = re.findall(r"told to stop: saved step (\d+) of 2000", log)
-        run = start(folder, *PROFILE, MODEL)
         wait_for_training(folder, checkpoints(folder), run)
-        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
         assert interrupt(run) != 0
-        wait_until(lambda: job in ended(cluster), "the end of the job", seconds=60)
+        jobs = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        wait_until(lambda: jobs[-1] in ended(cluster), "the end of the retry")
     finally:
         run.kill()
-    assert ended(cluster)[job] == "CANCELLED"
-    assert steps_said((folder / "logs/train/train.log").read_text())[0] == int(saved) + 1
+    assert [ended(cluster)[job] for job in jobs] == ["FAILED", "CANCELLED"]
+    assert steps_said(train_log(folder))[0] > 1, "the retry began again"
     wait_until(lambda: not stage_processes(folder, "trainer.train"), "the end of the ranks")
     assert not (folder / MODEL).exists()
 
 
-@pytest.mark.skipif(
-    "BAGPIPE_SLURM_REQUEUE" not in os.environ,
-    reason="a requeued job may wait minutes before it starts: set BAGPIPE_SLURM_REQUEUE to see it",
-)
+def test_time_limit_saves_and_the_next_run_goes_on(cluster, folder):
+    """Slurm itself sends what the profile's `--signal=TERM@120` asks for; preemption does too."""
+    write_settings(folder, epochs=5000)
+    run = send(folder, MODEL)
+    try:
+        wait_for_training(folder, set(), run)
+        (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
+        # Two minutes from now, within which the signal is due; Slurm looks every 30 s.
+        cluster.ask(
+            ["scontrol", "update", f"JobId={job}", f"TimeLimit={minutes(cluster, job) + 2}"]
+        )
+        wait_until(lambda: job in ended(cluster), "the end of the job")
+        assert ended(cluster)[job] == "FAILED", "it should end by itself, before Slurm kills it"
+        assert interrupt(run) != 0
+    finally:
+        run.kill()
+    (saved,) = re.findall(r"told to stop: saved step (\d+) of 5000", train_log(folder))
+    assert not (folder / MODEL).exists()
+    write_settings(folder, epochs=5000, nodes=1, processes_per_node=4)
+    run = start(folder, MODEL)
+    try:
+        wait_for_training(folder, checkpoints(folder), run)
+        assert interrupt(run) != 0
+    finally:
+        run.kill()
+    assert steps_said(train_log(folder))[0] == int(saved) + 1
+
+
 def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch):
-    write_settings(folder, epochs=150)
+    write_settings(folder, epochs=1000)
     snakemake(folder, "results/settings/train.json")
     (script,) = re.findall(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", README, re.DOTALL)
     smaller = [
@@ -228,28 +244,31 @@ def test_job_of_the_readme_is_requeued_and_goes_on(cluster, folder, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (folder / "train.sh").write_text(script)
     job = cluster.ask(["sbatch", "--parsable", "--chdir", str(folder), str(folder / "train.sh")])
+    output = folder / f"slurm-{job}.out"
     wait_until(lambda: checkpoints(folder), "a checkpoint")
     cluster.ask(["scancel", "--signal=TERM", job])
-    wait_until((folder / MODEL).exists, f"the model of job {job}")
-    wait_until(lambda: not cluster.ask(["squeue", "-h", "-j", job]), "the end of the job")
-    output = (folder / f"slurm-{job}.out").read_text()
-    (saved,) = re.findall(r"told to stop: saved step (\d+) of 150", output)
-    assert next(step for step in steps_said(output) if step > int(saved)) == int(saved) + 1
-    assert steps_said(output).count(1) == 1
-    assert "on each of 4 ranks" in output
-    assert list(losses(folder)) == list(range(1, 151))
+    # It waits for `cred_expire` of tests/slurm/local_slurm.py, 15 s, before it starts again.
+    wait_until(lambda: "Restarts=1" in shown(cluster, job), "the requeue", seconds=60)
+    (saved,) = re.findall(r"told to stop: saved step (\d+) of 1000", output.read_text())
+    before = len(steps_said(output.read_text()))
+    wait_until(lambda: len(steps_said(output.read_text())) > before, shown(cluster, job))
+    cluster.ask(["scancel", job])
+    wait_until(lambda: ended(cluster).get(job) == "CANCELLED", "the end of the job")
+    steps = steps_said(output.read_text())
+    assert (steps[0], steps[before]) == (1, int(saved) + 1)
+    assert output.read_text().count("on each of 4 ranks") == 2
 
 
 def test_unknown_partition_is_named_at_once(cluster, folder):
     words = ["--set-resources", "train:slurm_partition=nowhere", "--retries", "0"]
-    run = snakemake(folder, *PROFILE, *words, MODEL, status=1)
+    run = snakemake(folder, *PROFILE, *words, MODEL, status=1, program=EAGER)
     assert "invalid partition specified: nowhere" in run.text
     assert jobs_of_rule(run.text, "train") == []
 
 
 def test_more_nodes_than_the_partition_has_wait_and_squeue_says_why(cluster, folder):
     write_settings(folder, epochs=1, nodes=3)
-    run = start(folder, *PROFILE, MODEL)
+    run = send(folder, MODEL)
     try:
         wait_until(lambda: jobs_of_rule((folder / "run.txt").read_text(), "train"), "a job")
         (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")

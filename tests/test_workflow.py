@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.workflow_runs import ROOT, make_data, snakemake, write_config
+from pipeline import report_origin
+from tests.workflow_runs import ROOT, copy_of, make_data, snakemake, write_config
 
 RULES = {path.stem: path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk"))}
 PROFILES = sorted((ROOT / "workflow/profiles").glob("*/profile.yaml"))
@@ -72,6 +73,22 @@ def test_every_command_has_a_log_an_environment_and_a_version(name):
         assert ("version=" in rule) == (name != "encode")
 
 
+def test_every_rule_is_timed_for_the_report():
+    rule = re.compile(
+        r"^ *(?:rule|checkpoint) (\w+):\n(.*?)(?=^ *(?:rule|checkpoint) |\Z)",
+        re.MULTILINE | re.DOTALL,
+    )
+    timed = {
+        name: re.findall(r'"results/benchmarks/(\w+)/', body)
+        for text in RULES.values()
+        for name, body in rule.findall(text)
+    }
+    # The report cannot time itself, and freezing a section takes no time.
+    expected = {name: [name] for name in timed} | {"report": [], "settings": []}
+    assert timed == expected
+    assert set(timed) - {"report", "settings"} == set(report_origin.COMMANDS)
+
+
 def test_style_of_the_workflow():
     for words in (["snakemake", "--lint"], ["snakefmt", "--check", "Snakefile", "workflow"]):
         done = subprocess.run(
@@ -110,6 +127,49 @@ def test_profiles_say_how_to_run_and_retry_only_there():
         assert set(values["set-resources"]) <= rules
         assert "config" not in values
         assert "configfile" not in values
+
+
+# Waits for the others that should run beside it, and a little for those that should not.
+STAND_IN = """
+import sys, time
+from pathlib import Path
+words = dict(zip(sys.argv[1:], sys.argv[2:]))
+with open("times.txt", "a", buffering=1) as file:
+    file.write("start\\n")
+    latest = time.monotonic() + 30
+    while Path("times.txt").read_text().count("start") < AT_ONCE and time.monotonic() < latest:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    file.write("end\\n")
+open(words["--output"], "w").close()
+open(words["--index"], "w").close()
+"""
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(("options", "at_once"), [([], 8), (["--resources", "gpu=3"], 3)])
+def test_workstation_encodes_on_no_more_gpus_than_there_are(data, tmp_path, options, at_once):
+    """The scheduler is real; encoding is a stand-in that notes when it runs."""
+    folder = copy_of(data, tmp_path / "run")
+    table = [f"a{number},videos/v0.mp4" for number in range(10)]
+    (folder / "videos.csv").write_text("\n".join(["video_id,path", *table, ""]))
+    (folder / "captions/a0.csv").write_text("start,end,text\n0,1,stir\n")
+    write_config(folder, plan={"videos_per_shard": 1}, run={"train": {"gpus_per_node": 8}})
+    snakemake(folder, "results/plan", "results/settings/encode.json")
+    (folder / "pipeline").mkdir()
+    (folder / "pipeline/encode.py").write_text(f"AT_ONCE = {at_once}\n" + STAND_IN)
+    (folder / "pipeline/__init__.py").write_text(f"__path__.append({str(ROOT / 'pipeline')!r})\n")
+    (folder / "results/manifest").mkdir()
+    for number in range(10):
+        (folder / f"results/manifest/{number:05d}.parquet").touch()
+    profile = ["--profile", str(ROOT / "workflow/profiles/workstation"), *options]
+    run = snakemake(folder, *profile, "--cores", "64", "all_encode")
+    running = most = 0
+    for line in (folder / "times.txt").read_text().split():
+        running += 1 if line == "start" else -1
+        most = max(most, running)
+    assert len(run.of("encode")) == 10
+    assert most == at_once
 
 
 def _resources(data: Path, **train: object) -> dict[str, str]:

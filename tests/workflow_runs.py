@@ -95,17 +95,19 @@ def _merged(values: dict, over: dict) -> dict:
     return merged
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
+def command(folder: Path, *arguments: str, program: str = "snakemake") -> list[str]:
     """The command line of snakemake on the data set in `folder`."""
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    start = [sys.executable, "-m", program, "--snakefile", str(ROOT / "Snakefile")]
     place = ["--directory", str(folder), "--configfile", str(folder / "my.yaml")]
     return [*start, *place, "--cores", "2", *arguments]
 
 
-def snakemake(folder: Path, *arguments: str, status: int | None = 0) -> Run:
+def snakemake(
+    folder: Path, *arguments: str, status: int | None = 0, program: str = "snakemake"
+) -> Run:
     """Run snakemake to its end; `status` None accepts any exit status."""
     done = subprocess.run(
-        command(folder, *arguments),
+        command(folder, *arguments, program=program),
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
@@ -132,11 +134,11 @@ def jobs_of(text: str) -> list[str]:
     return [job for job in jobs if job not in TARGETS]
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen:
+def start(folder: Path, *arguments: str, program: str = "snakemake") -> subprocess.Popen:
     """Start snakemake in a process group of its own, as a terminal does."""
     with open(folder / "run.txt", "w") as output:
         return subprocess.Popen(
-            command(folder, *arguments),
+            command(folder, *arguments, program=program),
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,

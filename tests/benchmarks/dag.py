@@ -2,17 +2,20 @@
 
 Reads   nothing: it makes a videos table and one captions table; of the videos only one exists, as a
         file of a few bytes, for the plan looks at a file and does not open it
-Writes  a table of jobs, seconds and memory to the standard output; its files go to a scratch folder
-Run     python -m tests.benchmarks.dag            (half an hour, 4 GB of disk)
-        python -m tests.benchmarks.dag --quick    (12,000 rows, two minutes)
+Writes  a table of jobs, seconds and memory to the standard output, with --output the same as JSON;
+        its files go to a scratch folder
+Run     python -m tests.benchmarks.dag                     (a quarter of an hour, 3 GB)
+        python -m tests.benchmarks.dag --videos 12000 --videos-per-shard 100    (a minute)
 
 Snakemake, its jobs and the plan are real. The other stages are stand-ins that leave empty files:
-what they cost is measured elsewhere.
+what they cost is measured elsewhere. The changes follow one another, each on what the one before
+left, as they do in life.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -27,19 +30,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = (
-    "stir",
-    "the",
-    "sauce",
-    "until",
-    "it",
-    "thickens",
-    "then",
-    "fold",
-    "in",
-    "chopped",
-    "herbs",
-)
+SENTENCE = "stir the sauce until it thickens then fold in chopped herbs"
 STAND_IN = """
 import sys
 words = sys.argv[1:]
@@ -80,6 +71,26 @@ class Cost:
         return int((done or promised or [0])[-1]) - min(target, 1)
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    what: str
+    cost: Cost
+
+    def __str__(self) -> str:
+        facts = self.facts()
+        return f"| {self.what} | {facts['jobs']} | {facts['seconds']:.1f} | {facts['MB']:.0f} |"
+
+    def facts(self) -> dict[str, object]:
+        """The same for JSON."""
+        cost = self.cost
+        return {
+            "what": self.what, "jobs": cost.jobs, "seconds": round(cost.seconds, 2),
+            "MB": round(cost.megabytes, 1),
+        }  # fmt: skip
+
+
 def run(argv: list[str], folder: Path) -> Cost:
     """Run a command to its end; it must succeed."""
     output = folder / "said.txt"
@@ -106,7 +117,7 @@ def snakemake(folder: Path, *arguments: str) -> Cost:
 
 def make_data(folder: Path, videos: int, captions: int, per_shard: int) -> None:
     """A table of videos, one of which exists, captions for them in their order, and a config."""
-    (folder / "videos").mkdir(parents=True)
+    (folder / "videos").mkdir()
     (folder / "videos/v0000000.mp4").write_bytes(b"a video")
     with open(folder / "videos.csv", "w") as file:
         file.write("video_id,path\n")
@@ -128,11 +139,12 @@ def row(number: int) -> str:
 
 def write_captions(path: Path, videos: int, captions: int) -> None:
     """Captions of 8 words, spread evenly over the videos."""
+    words = SENTENCE.split()
     with open(path, "w") as file:
         file.write("video_id,start,end,text\n")
         for number in range(captions):
             video, place = number * videos // captions, number % 113
-            text = " ".join(WORDS[(number + step * step) % len(WORDS)] for step in range(8))
+            text = " ".join(words[(number + step * step) % len(words)] for step in range(8))
             file.write(f"v{video:07d},{place * 3.1:.2f},{place * 3.1 + 4:.2f},{text}\n")
 
 
@@ -145,61 +157,70 @@ def make_stand_ins(folder: Path) -> None:
             (folder / package / f"{stage}.py").write_text(STAND_IN)
 
 
+def append(folder: Path, first: int, count: int) -> None:
+    """Add rows at the end of the videos table."""
+    with open(folder / "videos.csv", "a") as file:
+        file.writelines(row(first + number) for number in range(count))
+
+
+def remove(folder: Path, number: int) -> None:
+    """Empty a path in the videos table."""
+    table = folder / "videos.csv"
+    table.write_text(table.read_text().replace(row(number), f"v{number:07d},\n", 1))
+
+
+def replace(folder: Path) -> None:
+    """Put another file in the place of the one video that exists."""
+    (folder / "videos/v0000000.mp4").write_bytes(b"another video")
+
+
+def change_captions(folder: Path) -> None:
+    """Change one row of the captions table."""
+    table = folder / "captions.csv"
+    text = table.read_text()
+    table.write_text(text[: text.rindex(",")] + ",another text\n")
+
+
 def changes(videos: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
     """What people do to their data, beginning with nothing."""
-
-    def append(folder: Path, count: int) -> None:
-        with open(folder / "videos.csv", "a") as file:
-            file.writelines(row(videos + number) for number in range(count))
-
-    def remove(folder: Path) -> None:
-        table = folder / "videos.csv"
-        text = table.read_text()
-        table.write_text(text.replace(row(videos // 2), f"v{videos // 2:07d},\n", 1))
-
-    def replace(folder: Path) -> None:
-        (folder / "videos/v0000000.mp4").write_bytes(b"another video")
-
+    percent = videos // 100
     yield "nothing changed, plan asked for", lambda folder: None
-    yield "one video added", lambda folder: append(folder, 1)
-    yield "1 % of videos added", lambda folder: append(folder, videos // 100)
-    yield "one video removed", remove
+    yield "one video added", lambda folder: append(folder, videos, 1)
+    yield f"1 % of videos added ({percent:,})", lambda folder: append(folder, videos + 1, percent)
+    yield "one video removed", lambda folder: remove(folder, videos // 2)
     yield "one video replaced", replace
+    yield "one row of the captions table changed", change_captions
 
 
-def measure_workflow(folder: Path, videos: int, per_shard: int) -> Iterator[list[str]]:
-    """Rows of the table: the plan, dry runs, and each change on a copy of the finished run."""
-    base = folder / "base"
-    make_data(base, videos, videos, per_shard)
-    make_stand_ins(base)
-    snakemake(base, "results/settings/plan.json")
-    yield line("plan, for the first time", snakemake(base, "results/plan"))
-    yield line("dry run of all jobs", snakemake(base, "--dry-run"))
-    yield line("all jobs, with stand-ins", snakemake(base))
-    yield line("dry run, nothing to do", snakemake(base, "--dry-run"))
+def measure_workflow(folder: Path, videos: int, per_shard: int) -> Iterator[Row]:
+    """The plan, dry runs, all jobs, and each change to what they left."""
+    make_data(folder, videos, videos, per_shard)
+    make_stand_ins(folder)
+    snakemake(folder, "results/settings/plan.json")
+    yield Row("plan, for the first time", snakemake(folder, "results/plan"))
+    yield Row("dry run of all jobs", snakemake(folder, "--dry-run"))
+    yield Row("all jobs, with stand-ins", snakemake(folder))
+    yield Row("dry run, nothing to do", snakemake(folder, "--dry-run"))
     for what, change in changes(videos):
-        copy = folder / "copy"
-        shutil.copytree(base, copy)
-        change(copy)
+        change(folder)
         # Above `track_files_up_to` videos a replaced file needs -R; elsewhere it does no harm.
-        yield line(what, snakemake(copy, "-R", "plan"))
-        shutil.rmtree(copy)
+        yield Row(what, snakemake(folder, "-R", "plan"))
+    yield Row("dry run after all of them", snakemake(folder, "--dry-run"))
 
 
-def measure_split(folder: Path, videos: int, captions: int, per_shard: int) -> Iterator[list[str]]:
-    """Rows of the table: one captions table split into its parts, small and large."""
+def measure_split(folder: Path, videos: int, captions: int, per_shard: int) -> Iterator[Row]:
+    """One captions table split into its parts, small and large; then again with a changed row."""
+    table, parts = folder / "captions.csv", folder / "parts"
+    words = [str(table), str(parts), str(videos), str(per_shard)]
     for count in (captions // 10, captions):
-        write_captions(folder / "many.csv", videos, count)
-        words = [str(folder / "many.csv"), str(folder / "parts"), str(videos), str(per_shard)]
-        cost = run([sys.executable, "-c", SPLIT, *words], folder)
-        yield line(f"{count:,} captions split", cost)
-        shutil.rmtree(folder / "parts")
-
-
-def line(what: str, cost: Cost) -> list[str]:
-    """A row of the table."""
-    jobs = str(cost.jobs) if cost.jobs else "-"
-    return [what, jobs, f"{cost.seconds:.1f}", f"{cost.megabytes:.0f}"]
+        shutil.rmtree(parts, ignore_errors=True)
+        write_captions(table, videos, count)
+        yield Row(f"{count:,} captions split", run([sys.executable, "-c", SPLIT, *words], folder))
+    before = {path: path.stat().st_mtime_ns for path in parts.iterdir()}
+    change_captions(folder)
+    cost = run([sys.executable, "-c", SPLIT, *words], folder)
+    written = sum(before.get(path) != path.stat().st_mtime_ns for path in parts.iterdir())
+    yield Row(f"the same with a changed row: {written} of {len(before)} files written", cost)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -207,22 +228,29 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description="Nothing in; jobs, seconds and memory of plans and dry runs out."
     )
-    parser.add_argument("--quick", action="store_true", help="12,000 videos instead of 1.2 million")
-    parser.add_argument("--only", choices=("workflow", "split"), help="one half of it")
+    add = parser.add_argument
+    add("--videos", type=int, default=1_200_000, help="rows of the videos table")
+    add("--captions", type=int, default=10_000_000, help="rows of the split captions table")
+    add("--videos-per-shard", type=int, default=1000)
+    add("--only", choices=("workflow", "split"), help="one half of it")
+    add("--output", type=Path, help="a JSON file of the rows")
     arguments = parser.parse_args(argv)
-    videos, captions, per_shard = 1_200_000, 10_000_000, 1000
-    if arguments.quick:
-        videos, captions, per_shard = 12_000, 100_000, 100
+    sizes = {"videos": arguments.videos, "per_shard": arguments.videos_per_shard}
     measures = {
-        "workflow": lambda folder: measure_workflow(folder, videos, per_shard),
-        "split": lambda folder: measure_split(folder, videos, captions, per_shard),
+        "workflow": lambda folder: measure_workflow(folder, **sizes),
+        "split": lambda folder: measure_split(folder, captions=arguments.captions, **sizes),
     }
-    sys.stdout.write("| what | jobs | seconds | MB |\n|---|---|---|---|\n")
+    rows = []
+    sys.stdout.write(f"| {arguments.videos:,} videos | jobs | seconds | MB |\n|---|---|---|---|\n")
     for name in [arguments.only] if arguments.only else measures:
         with tempfile.TemporaryDirectory(prefix="bagpipe-dag-") as folder:
-            for cells in measures[name](Path(folder)):
-                sys.stdout.write(f"| {' | '.join(cells)} |\n")
+            for measured in measures[name](Path(folder)):
+                rows.append(measured.facts())
+                sys.stdout.write(f"{measured}\n")
                 sys.stdout.flush()
+    if arguments.output:
+        facts = {"cores": os.cpu_count(), "arguments": sizes, "rows": rows}
+        arguments.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Reads   nothing
 Writes  a table to standard output: for each parameter the length of its gradient over the ranks
-        divided by that of one process, and the cosine between the two; and how fast ranks exchange
+        divided by that of one process, and the cosine between the two; and how fast ranks exchange,
+        with a warning where the gradients would take much of a step
 By hand `python -m trainer.tools.check_gradients --help`; on several ranks
         `python -m trainer.launch --nodes 1 --processes 2 --threads 2 -- -m
         trainer.tools.check_gradients`
@@ -33,6 +34,8 @@ from trainer.towers import TextTower, VideoTower, caption_words
 
 FEATURES, ROWS, WORDS, BAG, LENGTH = 48, 3, 200, 4, 7
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+LARGE_SHARE = 0.2
+"""Of a step's time; beyond it the exchange cannot hide behind the backward pass for long."""
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +156,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--backend", default="auto", help="nccl, gloo or auto")
     parser.add_argument("--clips", type=int, default=60, help="clips of the global batch")
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
-    parser.add_argument("--megabytes", type=int, default=64, help="size of the timed exchange")
+    parser.add_argument(
+        "--megabytes", type=int, default=64, help="gradients of a step, as the trainer's log says"
+    )
+    parser.add_argument(
+        "--step-seconds", type=float, default=1.0, help="of a step, as the trainer's log says"
+    )
     arguments = parser.parse_args(argv)
     world = distributed.start(arguments.backend, timeout_seconds=120)
     speak_as(world.rank)
@@ -162,7 +170,11 @@ def main(argv: list[str] | None = None) -> None:
     batch = Batch(arguments.clips, world.device, dtype)
     expected = gradients(batch, World.alone(world.device.type), dtype, chunk=0)
     off = report(batch, world, dtype, expected)
-    tell(world, f"all-reduce: {distributed.exchange_rate(world, arguments.megabytes):.2f} GB/s\n")
+    rate = distributed.exchange_rate(world, arguments.megabytes)
+    tell(world, f"all-reduce: {rate:.2f} GB/s\n")
+    warning = slow_exchange(arguments.megabytes, rate, arguments.step_seconds)
+    if warning and world.first:
+        logger.warning("%s", warning)
     distributed.stop(world)
     if off:
         raise ValueError(f"the gradient of {', '.join(off)} is not that of one process")
@@ -181,6 +193,19 @@ def report(batch: Batch, world: World, dtype: torch.dtype, expected: dict) -> li
             off += [f"{name} ({way})"] * wrong
             tell(world, f"  {name:32} {ratio:10.6f} {cosine:10.6f}{'  OFF' * wrong}\n")
     return off
+
+
+def slow_exchange(megabytes: float, rate: float, step_seconds: float) -> str | None:
+    """A warning where gradients of that size, at `rate` GB/s, would eat the step; else None."""
+    seconds = megabytes / 1e3 / rate
+    if seconds <= LARGE_SHARE * step_seconds:
+        return None
+    return (
+        f"{megabytes:g} MB of gradients take {seconds:.3g} s at {rate:.2f} GB/s,"
+        f" {100 * seconds / step_seconds:.0f} % of a step of {step_seconds:g} s: name a faster"
+        " network in run.train.network_interface, set train.comm_hook: fp16_compress or"
+        " train.freeze_words, or raise train.global_batch"
+    )
 
 
 def tell(world: World, text: str) -> None:

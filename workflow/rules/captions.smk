@@ -25,6 +25,8 @@ rule captions_summary:
         "results/captions/summary.json",
     log:
         "logs/captions/summary.log",
+    benchmark:
+        "results/benchmarks/captions_summary/captions_summary.tsv"
     conda:
         "../../environment.yml"
     params:

@@ -216,6 +216,19 @@ def check_until():
             )
 
 
+def check_nodes():
+    """Stop before anything is encoded where training will ask for machines that nobody gives."""
+    nodes = config["run"]["train"]["nodes"]
+    if nodes == 1 or workflow.non_local_exec or os.getenv("SLURM_JOB_ID"):
+        return
+    if any(job.rule.name == "train" for job in workflow.dag.needrun_jobs()):
+        raise WorkflowError(
+            f"run.train.nodes is {nodes}, but this run stays on one machine: use `--profile"
+            " workflow/profiles/slurm`, set run.train.nodes: 1, or run `all_bags` here and train by"
+            " hand as config/README.md says"
+        )
+
+
 def each_shard(stage):
     """An input function: the stage's file of every shard."""
     return lambda wildcards: [

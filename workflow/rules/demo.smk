@@ -9,6 +9,8 @@ if demo_videos():
             demo_videos(),
         log:
             "logs/demo/demo.log",
+        benchmark:
+            "results/benchmarks/demo/demo.tsv"
         localrule: True
         conda:
             "../../environment.yml"

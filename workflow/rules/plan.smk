@@ -8,6 +8,8 @@ checkpoint plan:
         plan=directory("results/plan"),
     log:
         "logs/plan/plan.log",
+    benchmark:
+        "results/benchmarks/plan/plan.tsv"
     conda:
         "../../environment.yml"
     resources:

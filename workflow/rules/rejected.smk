@@ -11,6 +11,8 @@ rule rejected:
         ),
     log:
         "logs/rejected/rejected.log",
+    benchmark:
+        "results/benchmarks/rejected/rejected.tsv"
     conda:
         "../../environment.yml"
     params:
