@@ -9,7 +9,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from trainer.data import Batch, Fault
+from trainer.batch import Batch, Fault
 from trainer.distributed import World, choose_device, start
 from trainer.guards import check_same_setup, check_same_weights, exchange_headers
 

@@ -14,7 +14,8 @@ from test_data import files_of
 
 from pipeline.formats.bags import TRAIN, Bags, read_bags, write_bags
 from trainer.bag_index import open_index
-from trainer.data import Batch, StepData, load_steps
+from trainer.batch import Batch
+from trainer.data import StepData, load_steps
 from trainer.order import schedule
 
 VIDEOS, EACH, BATCHES = 2_000, 100, 2_000

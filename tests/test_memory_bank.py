@@ -10,12 +10,12 @@ from synthetic_bags import train_settings
 from torch import nn
 
 from trainer import distributed
-from trainer.data import Batch
+from trainer.batch import Batch
+from trainer.batch_parts import batch_of_clips
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.memory_bank import MemoryBank, Queue
 from trainer.model import caption_words
-from trainer.parts import batch_of_clips
 
 NUM_CLIPS, BAG, DIM, STEPS = 6, 2, 4, 4
 SETTINGS = {"bank_clips": 9, "bank_captions": 17, "embedding_dim": DIM}

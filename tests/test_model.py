@@ -10,6 +10,7 @@ import torch
 from synthetic_bags import FEATURE_DIM, RECIPE, train_settings
 from torch import nn
 
+from trainer.initial_weights import start_from
 from trainer.model import (
     LOWEST_TEMPERATURE,
     TextTower,
@@ -19,7 +20,6 @@ from trainer.model import (
     load_model,
     save_model,
 )
-from trainer.start import start_from
 
 NUM_WORDS = 20
 

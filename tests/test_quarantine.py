@@ -18,7 +18,7 @@ from test_data import files_of, rewrite, step_data
 from pipeline.formats.bags import TRAIN, read_bags
 from pipeline.formats.files import write_json
 from trainer.bag_index import open_index
-from trainer.data import Unreadable
+from trainer.batch import Unreadable
 from trainer.distributed import World
 from trainer.monitor import read_metrics
 from trainer.quarantine import Quarantine, find_bad_shards

@@ -25,8 +25,8 @@ from pipeline.formats.bags import bags_digest
 from pipeline.formats.files import digest_of, read_json, whole_file, write_json
 from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import ShardFiles
+from trainer.initial_weights import digests
 from trainer.settings import TrainSettings
-from trainer.start import digests
 
 MAGIC = b"bagpipe-checkpoint-1"
 TRAINER_VERSION = 2

@@ -17,7 +17,7 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.formats.names import video_id_of
 from pipeline.formats.recipe import Recipe
 from trainer.clip_list import TestRow
-from trainer.embed import embed_clips
+from trainer.embed_pairs import embed_clips
 from trainer.model import TwoTowers, load_model
 from trainer.protocol import Pair, check_shard
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from pipeline.formats.files import whole_file, write_json
-from trainer.data import Batch
+from trainer.batch import Batch
 from trainer.run import Run
 
 INPUTS = ("plan", "bags", "shards", "vocabulary")

@@ -22,7 +22,7 @@ from pipeline.formats.vocabulary import read_vocabulary
 from trainer.baseline import encoder_space, untrained
 from trainer.cli import run
 from trainer.clip_list import PUBLISHED_PAIRS, check_published, read_test_rows
-from trainer.embed import embed_clips, embed_texts
+from trainer.embed_pairs import embed_clips, embed_texts
 from trainer.model import TwoTowers, load_model
 from trainer.protocol import Pair, Protocol, pairs_of_list, pairs_of_validation
 from trainer.retrieval import Ranks, facts_of, list_queries, rank_pairs

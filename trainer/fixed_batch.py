@@ -12,12 +12,13 @@ import hashlib
 import numpy as np
 import torch
 
-from trainer.data import StepData, collate, id_hash
+from trainer.batch import collate
+from trainer.batch_parts import tower_input
+from trainer.data import StepData, id_hash
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.model import TwoTowers
 from trainer.optimize import seed_step
-from trainer.parts import tower_input
 from trainer.preflight import global_exclusion
 
 FIXED_VIDEOS = 8

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.formats.files import digest_of
+from trainer.batch import Batch, Fault
 from trainer.checkpoint import fingerprint
-from trainer.data import Batch, Fault
 from trainer.distributed import World
 from trainer.model import TwoTowers
 

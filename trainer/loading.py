@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import torch
 
-from trainer.data import Batch, Fault
+from trainer.batch import Batch, Fault
 from trainer.distributed import World
 from trainer.stopwatch import Stopwatch
 from trainer.verdict import usable_cores

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from trainer.data import Batch
+from trainer.batch import Batch
 from trainer.distributed import World
 from trainer.loss_plan import Past
 from trainer.negatives import matches

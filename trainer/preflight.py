@@ -12,7 +12,8 @@ from pipeline.formats.bags import TRAIN, VAL
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.vocabulary import read_vocabulary
 from trainer.bag_index import BagIndex
-from trainer.data import Batch, StepData, collate, id_hash, unpack_captions, unpack_clips
+from trainer.batch import Batch, collate, unpack_captions, unpack_clips
+from trainer.data import StepData, id_hash
 from trainer.distributed import World
 from trainer.loss import TILE_ELEMENTS
 from trainer.negatives import chance_level, count_negatives, excluded_pairs

@@ -19,7 +19,7 @@ from pipeline.formats.bags import TRAIN
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.shard import read_index_facts
 from trainer.bag_index import BagIndex, ShardFiles
-from trainer.data import Unreadable
+from trainer.batch import Unreadable
 from trainer.distributed import World
 
 logger = logging.getLogger(__name__)

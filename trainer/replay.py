@@ -22,11 +22,12 @@ from pipeline.formats.files import read_json
 from pipeline.formats.settings import settings_from
 from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import BagIndex, files_of_plan, open_index
-from trainer.data import Batch, Fault, StepData
+from trainer.batch import Batch, Fault
+from trainer.batch_parts import tower_input
+from trainer.data import StepData
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.model import TwoTowers, build_model
-from trainer.parts import tower_input
 from trainer.preflight import global_exclusion, plan_run, read_words
 from trainer.settings import TrainSettings
 from trainer.step import AUTOCAST

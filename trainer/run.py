@@ -25,6 +25,7 @@ from trainer.distributed import World, parallel
 from trainer.fixed_batch import fixed_batch
 from trainer.gradient_cache import GradientCache
 from trainer.guards import check_same_weights
+from trainer.initial_weights import start
 from trainer.memory_bank import MemoryBank
 from trainer.model import TwoTowers, build_model, save_model
 from trainer.monitor import Meter
@@ -32,7 +33,6 @@ from trainer.optimize import make_optimizer, make_scaler
 from trainer.preflight import check_device, describe_run, plan_run, read_words
 from trainer.quarantine import BadShard, Quarantine
 from trainer.settings import TrainSettings
-from trainer.start import start
 from trainer.verdict import StepTimes
 
 

@@ -27,8 +27,8 @@ from pipeline.formats.files import write_json
 from pipeline.vocabulary import encode_caption, tokenize
 from trainer.cli import run
 from trainer.clip_embeddings import OpenModel, embedding_files, fresh_embeddings, open_model
-from trainer.found import FORMAT, Library, open_library, table
 from trainer.nearest import ROWS_AT_ONCE, Scored, best_moments, best_rows, merge_best
+from trainer.search_results import FORMAT, Library, open_library, table
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainer.data import Batch
+from trainer.batch import Batch
+from trainer.batch_parts import micro_batches, tower_input
 from trainer.distributed import without_exchange
 from trainer.dump import stop_not_finite
 from trainer.gradient_cache import DoesNotFit, GradientCache, Loss, is_out_of_memory
@@ -18,7 +19,6 @@ from trainer.guards import Header
 from trainer.loss import mil_nce_loss
 from trainer.model import TwoTowers
 from trainer.optimize import learning_rate, seed_step, set_learning_rate
-from trainer.parts import micro_batches, tower_input
 from trainer.preflight import global_exclusion
 from trainer.run import Run
 from trainer.settings import TrainSettings

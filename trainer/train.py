@@ -23,10 +23,11 @@ import torch
 from trainer import distributed
 from trainer.alarms import spread
 from trainer.arguments import parse, replay_path
+from trainer.batch import Batch, Fault
 from trainer.checkpoint import hold_folder, write_identity
 from trainer.cli import die_with_parent, speak_as
 from trainer.cli import run as run_command
-from trainer.data import Batch, Fault, load_steps
+from trainer.data import load_steps
 from trainer.distributed import World
 from trainer.guards import (
     check_same_setup,

@@ -16,7 +16,7 @@ import torch
 
 from pipeline.formats.bags import VAL
 from trainer.bag_index import BagIndex
-from trainer.data import Batch, collate
+from trainer.batch import Batch, collate
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.metrics import retrieval_ranks, summarize_ranks

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.formats.arrays import BROKEN, num_bytes, read_header
 from pipeline.formats.files import digest_of, whole_file
-from pipeline.formats.maps import let_go, map_file
+from pipeline.formats.mapped_files import let_go, map_file
 
 VERSION = "bags-1"
 ALIGNMENT = 64

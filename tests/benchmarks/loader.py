@@ -25,7 +25,8 @@ from pipeline.formats.bags import TRAIN, write_bags
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
 from trainer.bag_index import files_of_plan, open_index
-from trainer.data import FeatureReader, StepData
+from trainer.batch import FeatureReader
+from trainer.data import StepData
 from trainer.order import epoch_order
 from trainer.preflight import plan_run
 

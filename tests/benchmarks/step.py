@@ -25,11 +25,12 @@ from measure import table
 from released_bags import BAG, MAX_WORDS, NUM_WORDS, make_released, released_settings
 
 from trainer.bag_index import files_of_plan, open_index
-from trainer.data import Batch, StepData, load_steps
+from trainer.batch import Batch
+from trainer.batch_parts import tower_input
+from trainer.data import StepData, load_steps
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss
 from trainer.model import build_model
-from trainer.parts import tower_input
 from trainer.preflight import global_exclusion, plan_run
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")

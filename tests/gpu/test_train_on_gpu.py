@@ -18,7 +18,8 @@ import torch
 from pipeline.formats.files import write_json
 from tests.synthetic_bags import Results, make_results, train_settings
 from tests.test_data import step_data
-from trainer.data import Batch, Fault, load_steps
+from trainer.batch import Batch, Fault
+from trainer.data import load_steps
 from trainer.loading import prefetched
 from trainer.model import load_model
 from trainer.monitor import read_metrics

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from trainer.data import Batch, first_appearance
+from trainer.batch import Batch, first_appearance
 from trainer.gradient_cache import Range
 from trainer.model import CaptionWords
 

@@ -11,8 +11,8 @@ import torch
 from synthetic_bags import train_settings
 from torch.nn import functional
 
+from trainer.initial_weights import digests, start, start_from
 from trainer.model import build_model
-from trainer.start import digests, start, start_from
 from trainer.towers import caption_words
 from trainer.word_vectors import load_word_vectors, read_vectors
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.formats.files import begins_as_zip, sha256_of_file
 from pipeline.formats.tensors import read_tensors
 from trainer.model import FORMAT, TwoTowers, read_model
-from trainer.released import is_released, start_from_released
+from trainer.released_weights import is_released, start_from_released
 from trainer.settings import TrainSettings
 from trainer.word_vectors import load_word_vectors
 

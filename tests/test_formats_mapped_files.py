@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from pipeline.formats.maps import let_go, map_file
+from pipeline.formats.mapped_files import let_go, map_file
 
 
 def num_maps(path) -> int:
