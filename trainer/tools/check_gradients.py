@@ -147,8 +147,8 @@ def compare(found: dict, expected: dict, world: World) -> list[tuple[str, float,
     return rows
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Compare, print, fail where it is off."""
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.tools.check_gradients",
         description="Nothing in, a table of gradients over ranks against one process out.",
@@ -162,7 +162,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--step-seconds", type=float, default=1.0, help="of a step, as the trainer's log says"
     )
-    arguments = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Compare, print, fail where it is off."""
+    arguments = parse(argv)
     world = distributed.start(arguments.backend, timeout_seconds=120)
     speak_as(world.rank)
     torch.backends.cuda.matmul.allow_tf32 = False
