@@ -50,7 +50,7 @@ def refused(folder: Path, **sections) -> str:
     write_config(folder, **{"plan": plan_section, **sections})
     text = snakemake(folder, "--dry-run", status=1).text
     head, line = re.search(r"^(WorkflowError in file .*):\n(.+)$", text, re.MULTILINE).groups()
-    assert "common.smk" in head
+    assert "checks.smk" in head
     return line
 
 

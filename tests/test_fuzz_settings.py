@@ -18,6 +18,7 @@ from tests.fuzzing import damaged, read_or_refuse
 from tests.test_settings import CONFIG, SCHEMA, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
+CONFIG_FAULT = ("config_fault", "did_you_mean")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 values = st.recursive(
     st.none() | st.booleans() | st.text() | st.floats() | st.integers()
@@ -74,10 +75,11 @@ def test_a_frozen_section(frozen, section, data):
 @pytest.fixture(scope="module")
 def config_fault(tmp_path_factory):
     """The function of the workflow's rules, which no module holds."""
-    text = (ROOT / "workflow/rules/common.smk").read_text(encoding="utf-8")
-    (node,) = [n for n in ast.parse(text).body if getattr(n, "name", "") == "config_fault"]
+    text = (ROOT / "workflow/rules/checks.smk").read_text(encoding="utf-8")
+    used = [n for n in ast.parse(text).body if getattr(n, "name", "") in CONFIG_FAULT]
+    source = [ast.get_source_segment(text, node) for node in used]
     path = tmp_path_factory.mktemp("rules") / "config_fault.py"
-    path.write_text(f"import difflib\n\n{ast.get_source_segment(text, node)}\n", encoding="utf-8")
+    path.write_text("import difflib\n\n" + "\n\n\n".join(source) + "\n", encoding="utf-8")
     spec = importlib.util.spec_from_file_location("config_fault", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
