@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.painter import Painter
 from pipeline.pixels import Geometry
-from pipeline.video import best_stream, open_video, start_seconds
+from pipeline.video_stream import best_stream, open_video, start_seconds
 
 MAX_FRAMES = 2000
 """Decoded for one picture at most; a file with keyframes farther apart gives an earlier one."""

@@ -22,7 +22,7 @@ STAGES = {
 SHARED = ("pipeline.formats", "pipeline.vocabulary")
 """What trainer/ may import from pipeline/; the tokenizer is a part as well as a stage."""
 DOORS = {
-    "av": r"pipeline\.(video|nvdec|painter|stills|demo)",
+    "av": r"pipeline\.(video(_stream)?|nvdec|painter|stills|demo)",
     "webdataset": r"pipeline\.formats\..*",
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",

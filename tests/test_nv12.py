@@ -19,9 +19,10 @@ import torch
 from pipeline import video
 from pipeline.formats.manifest import VideoFault
 from pipeline.nv12 import Look, SquareMaker, planes_of
+from pipeline.painter import Painter
 from pipeline.pixels import Geometry
 from pipeline.swscale import WEIGHTS, cubic
-from pipeline.video import Painter, best_stream, open_video
+from pipeline.video_stream import best_stream, open_video
 from tests.gpu_frames import nv12_of
 from tests.videos import set_display_matrix, steady, write_video
 

@@ -14,7 +14,8 @@ from pipeline.formats.recipe import Sampling
 from pipeline.grid import Clock
 from pipeline.pixels import Geometry
 from pipeline.unshown import BrokenPromiseError, Unshown
-from pipeline.video import VideoReader, _Source
+from pipeline.video import VideoReader
+from pipeline.video_stream import StreamReader
 from tests.videos import rot, steady, write_video
 
 PYRAMID = {"preset": "veryfast", "bf": "3", "g": "50"}
@@ -91,15 +92,15 @@ def read(path, *, rate: float = 10, in_full: bool = False):
     decoded = []
     with pytest.MonkeyPatch.context() as patch:
         if in_full:
-            patch.setattr(_Source, "leave_out_unshown", lambda self: None)
-        inner = _Source._decoded
+            patch.setattr(StreamReader, "leave_out_unshown", lambda self: None)
+        inner = StreamReader._decoded
 
         def counting(self, packets):
             for frame in inner(self, packets):
                 decoded.append(frame.pts)
                 yield frame
 
-        patch.setattr(_Source, "_decoded", counting)
+        patch.setattr(StreamReader, "_decoded", counting)
         grid = Sampling(frame_rate=rate, frames=4, stride_seconds=4 / rate, tail="repeat")
         reader = VideoReader(path, sampling=grid, geometry=Geometry(32))
         try:

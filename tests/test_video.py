@@ -15,9 +15,10 @@ import av
 import numpy as np
 import pytest
 
-from pipeline import video
+from pipeline import video_stream
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import PRESETS, Sampling
+from pipeline.painter import Painter
 from pipeline.video import DecodeReport, Geometry, VideoReader
 from tests.videos import (
     command_line,
@@ -178,13 +179,13 @@ def test_windows_are_slices_of_the_grid(plain_video, preset):
 
 def test_a_frame_is_converted_at_most_once_and_only_when_a_slot_shows_it(plain_video, monkeypatch):
     painted = []
-    paint = video.Painter.paint
+    paint = Painter.paint
 
     def count(self, frame):
         painted.append(frame.pts)
         return paint(self, frame)
 
-    monkeypatch.setattr(video.Painter, "paint", count)
+    monkeypatch.setattr(Painter, "paint", count)
     overlapping = Sampling(frame_rate=10, frames=16, stride_seconds=0.2, tail="repeat")
     list(VideoReader(plain_video, sampling=overlapping, geometry=Geometry(32)).windows())
     assert len(painted) == len(set(painted)) == 40
@@ -402,7 +403,7 @@ def test_faults_have_names(tmp_path):
 
 
 def test_a_header_that_claims_too_many_pixels_gets_no_memory(plain_video, monkeypatch):
-    monkeypatch.setattr(video, "MAX_PIXELS", 96 * 64 - 1)
+    monkeypatch.setattr(video_stream, "MAX_PIXELS", 96 * 64 - 1)
     assert fault_of(plain_video).reason is Reason.NO_FRAMES
 
 
