@@ -9,9 +9,9 @@ import signal
 
 import pytest
 import torch
-from synthetic_bags import make_results, train_settings
 from torch import nn
 
+from tests.synthetic_bags import make_results, train_settings
 from trainer.bag_index import files_of_plan
 from trainer.checkpoint import (
     checkpoints,

@@ -8,10 +8,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from synthetic_bags import NUM_WORDS, Results, make_results, train_settings
 
 from pipeline.formats.bags import TRAIN, read_bags, write_bags
 from pipeline.formats.shard import read_features
+from tests.synthetic_bags import NUM_WORDS, Results, make_results, train_settings
 from trainer.bag_index import BagIndex, files_of_plan, open_index
 from trainer.batch import Batch, collate, first_appearance, unpack_captions, unpack_clips
 from trainer.data import StepData, check_owners, load_steps

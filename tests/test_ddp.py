@@ -10,9 +10,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
 from torch import nn
 
+from tests.ranks import run_ranks
 from trainer import distributed
 from trainer.distributed import World
 from trainer.loss import mil_nce_loss

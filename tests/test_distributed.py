@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from ranks import run_ranks
 
+from tests.ranks import run_ranks
 from trainer.batch import Batch, Fault
 from trainer.distributed import World, choose_device, start
 from trainer.guards import check_same_setup, check_same_weights, exchange_headers
@@ -148,7 +148,7 @@ def test_wrong_backends_are_named():
 
 
 def test_ranks_that_do_not_come_are_one_clear_line(monkeypatch):
-    from ranks import free_port
+    from tests.ranks import free_port
 
     values = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

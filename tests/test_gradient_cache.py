@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
 from torch import nn
 
+from tests.ranks import run_ranks
 from trainer import distributed
 from trainer.distributed import World
 from trainer.gradient_cache import DoesNotFit, GradientCache, is_out_of_memory, ranges

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from synthetic_bags import Results, make_results, train_settings
-from test_data import step_data
 
 from pipeline.formats.files import read_json, write_json
+from tests.synthetic_bags import Results, make_results, train_settings
+from tests.test_data import step_data
 from trainer.alarms import Alarms, spread
 from trainer.checkpoint import fingerprint
 from trainer.distributed import World

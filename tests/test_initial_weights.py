@@ -8,9 +8,9 @@ import logging
 import numpy as np
 import pytest
 import torch
-from synthetic_bags import train_settings
 from torch.nn import functional
 
+from tests.synthetic_bags import train_settings
 from trainer.initial_weights import digests, start, start_from
 from trainer.model import build_model
 from trainer.towers import caption_words

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from synthetic_bags import make_results
 
+from tests.synthetic_bags import make_results
 from trainer.launch import (
     Launch,
     Meeting,

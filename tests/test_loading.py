@@ -7,8 +7,8 @@ import logging
 
 import pytest
 import torch
-from synthetic_bags import make_results
 
+from tests.synthetic_bags import make_results
 from trainer import loading
 from trainer.distributed import World
 from trainer.loading import choose_workers, clear_loader_faults, prefetched

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
-from synthetic_bags import train_settings
 from torch import nn
 
+from tests.ranks import run_ranks
+from tests.synthetic_bags import train_settings
 from trainer import distributed
 from trainer.batch import Batch
 from trainer.batch_parts import batch_of_clips

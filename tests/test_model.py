@@ -7,9 +7,9 @@ import resource
 import numpy as np
 import pytest
 import torch
-from synthetic_bags import FEATURE_DIM, RECIPE, train_settings
 from torch import nn
 
+from tests.synthetic_bags import FEATURE_DIM, RECIPE, train_settings
 from trainer.initial_weights import start_from
 from trainer.model import (
     LOWEST_TEMPERATURE,

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
-from synthetic_bags import Results, make_results, train_settings
-from test_data import files_of, rewrite, step_data
 
 from pipeline.formats.bags import TRAIN, read_bags
 from pipeline.formats.files import write_json
+from tests.ranks import run_ranks
+from tests.synthetic_bags import Results, make_results, train_settings
+from tests.test_data import files_of, rewrite, step_data
 from trainer.bag_index import open_index
 from trainer.batch import Unreadable
 from trainer.distributed import World

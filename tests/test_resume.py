@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from synthetic_bags import Results
-from test_train import (
+
+from tests.synthetic_bags import Results
+from tests.test_train import (
     checkpoint_steps,
     finish,
     launcher,
@@ -16,7 +17,6 @@ from test_train import (
     results_with,
     weights,
 )
-
 from trainer.cli import run as run_command
 from trainer.monitor import read_metrics
 from trainer.train import main

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
-from synthetic_bags import Results, make_results, train_settings
 
 from pipeline.formats.files import write_json
+from tests.ranks import run_ranks
+from tests.synthetic_bags import Results, make_results, train_settings
 from trainer import distributed
 from trainer.distributed import World
 from trainer.model import load_model

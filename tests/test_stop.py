@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ranks import free_port
-from synthetic_bags import Results
-from test_train import (
+
+from tests.ranks import free_port
+from tests.synthetic_bags import Results
+from tests.test_train import (
     ROOT,
     checkpoint_steps,
     descendants,
@@ -28,7 +29,6 @@ from test_train import (
     wait_for_step,
     weights,
 )
-
 from trainer.monitor import read_metrics
 from trainer.train import main
 

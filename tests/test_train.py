@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from synthetic_bags import Results, make_results, train_settings
 
 from pipeline.formats.bags import VAL, read_bags, write_bags
 from pipeline.formats.files import write_json
+from tests.synthetic_bags import Results, make_results, train_settings
 from trainer.model import load_model
 from trainer.monitor import read_metrics
 from trainer.train import main

@@ -13,11 +13,19 @@ from pathlib import Path
 
 import pytest
 import test_stop
-from test_resume import stop_at
-from test_stop import logged_step, ranks_alone, ranks_below, wait_until
-from test_train import ROOT, checkpoint_steps, descendants, finish, launcher, losses, results_with
 
 from pipeline.formats.files import read_json
+from tests.test_resume import stop_at
+from tests.test_stop import logged_step, ranks_alone, ranks_below, wait_until
+from tests.test_train import (
+    ROOT,
+    checkpoint_steps,
+    descendants,
+    finish,
+    launcher,
+    losses,
+    results_with,
+)
 from trainer.train import main
 
 LONG = {"epochs": 400}

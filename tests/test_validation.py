@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
-from synthetic_bags import NUM_WORDS, Results, make_results, train_settings
-from test_data import files_of, rewrite
 
 from pipeline.formats.bags import VAL, read_bags
+from tests.ranks import run_ranks
+from tests.synthetic_bags import NUM_WORDS, Results, make_results, train_settings
+from tests.test_data import files_of, rewrite
 from trainer.bag_index import open_index
 from trainer.distributed import World
 from trainer.model import build_model

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from ranks import run_ranks
-from synthetic_bags import make_results
 
+from tests.ranks import run_ranks
+from tests.synthetic_bags import make_results
 from trainer.data import StepData
 from trainer.distributed import World
 from trainer.monitor import read_metrics

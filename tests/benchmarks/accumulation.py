@@ -1,6 +1,6 @@
 """Ways to have many negatives in little memory: what a step costs and how many negatives it has.
 
-    PYTHONPATH=. python tests/benchmarks/accumulation.py
+    python -m tests.benchmarks.accumulation
 
 A step (both towers, loss, backward) of 2,048 clips and 8 captions each on the CPU, fp32: features
 [2, 1024], captions of 12 words, word vectors 300, hidden 2,048, embeddings 512.
@@ -14,10 +14,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from measure import measure, table
 from torch import nn
 from torch.nn import functional
 
+from tests.benchmarks.measure import measure, table
 from trainer.gradient_cache import GradientCache
 from trainer.loss import mil_nce_loss
 from trainer.loss_plan import NO_PAIRS, Past

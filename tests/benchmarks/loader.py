@@ -1,6 +1,6 @@
 """Clip reads from shards beside WebDataset and .npy files; order and start of a million videos.
 
-    PYTHONPATH=.:tests python tests/benchmarks/loader.py [--quick]
+    python -m tests.benchmarks.loader [--quick]
 
 A read is the rows of one clip. WebDataset streams whole shards, and of a video takes one clip, as
 its users do; the .npy files are one a video, loaded whole and cut. All files are in the page cache.
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import webdataset
-from measure import measure, table
-from synthetic_bags import RECIPE, _bags, train_settings
 
 from pipeline.formats.bags import TRAIN, write_bags
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
+from tests.benchmarks.measure import measure, table
+from tests.synthetic_bags import RECIPE, _bags, train_settings
 from trainer.bag_index import files_of_plan, open_index
 from trainer.batch import FeatureReader
 from trainer.data import StepData

@@ -1,6 +1,6 @@
 """Memory and time of the loss beside the reference form, a familiar loop, and a plain matmul.
 
-    PYTHONPATH=. python tests/benchmarks/loss.py [--clips 4096] [--sizes 512 1024 ...]
+    python -m tests.benchmarks.loss [--clips 4096] [--sizes 512 1024 ...]
 
 All on the CPU, one process, fp32, bags of 16 own captions, 512 numbers an embedding, cosine with a
 temperature of 0.07. Each piece of work runs in a process of its own, whose memory is watched.
@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from measure import measure, table
 from torch.nn import functional
 
+from tests.benchmarks.measure import measure, table
 from trainer.loss import mil_nce_loss
 
 BAG, DIM, TEMPERATURE = 16, 512, 0.07

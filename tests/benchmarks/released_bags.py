@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from synthetic_bags import RECIPE, Results, train_settings
 
 from pipeline.formats.bags import TRAIN, Bags, write_bags
 from pipeline.formats.files import sha256_of_file, write_json
@@ -18,6 +17,7 @@ from pipeline.formats.names import shard_name
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
 from pipeline.formats.vocabulary import write_vocabulary
+from tests.synthetic_bags import RECIPE, Results, train_settings
 from trainer.settings import TrainSettings
 
 NUM_WORDS, MAX_WORDS, BAG, CLIP, SECONDS = 66_250, 20, 8, 4, 100

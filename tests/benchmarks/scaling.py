@@ -1,6 +1,6 @@
 """Clips a second on 1, 2, .. N ranks of this machine, with the same global batch.
 
-    PYTHONPATH=.:tests python tests/benchmarks/scaling.py [--ranks 1 2] [--quick]
+    python -m tests.benchmarks.scaling [--ranks 1 2] [--quick]
 
 Each rank computes on one thread, so that ranks and not threads are compared. Towers and vocabulary
 have the released sizes (`released_bags`).
@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from measure import table
-from released_bags import make_released
 
+from tests.benchmarks.measure import table
+from tests.benchmarks.released_bags import make_released
 from trainer.monitor import read_metrics
 
 ROOT = Path(__file__).parents[2]

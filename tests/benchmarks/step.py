@@ -1,6 +1,6 @@
 """A training step with its loading beside the same step without, and beside parsing captions.
 
-    PYTHONPATH=.:tests python tests/benchmarks/step.py [--quick]
+    python -m tests.benchmarks.step [--quick]
 
 One process on the CPU, global batch 256, towers and vocabulary of the released sizes
 (`released_bags`). Loading and computing go by turns, step by step. "Parsing" reads each visited
@@ -21,9 +21,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import table
-from released_bags import BAG, MAX_WORDS, NUM_WORDS, make_released, released_settings
 
+from tests.benchmarks.measure import table
+from tests.benchmarks.released_bags import (
+    BAG,
+    MAX_WORDS,
+    NUM_WORDS,
+    make_released,
+    released_settings,
+)
 from trainer.bag_index import files_of_plan, open_index
 from trainer.batch import Batch
 from trainer.batch_parts import tower_input

@@ -1,6 +1,6 @@
 """The text tower on distinct words beside fc1 on every word: time and memory.
 
-    PYTHONPATH=. python tests/benchmarks/text_tower.py
+    python -m tests.benchmarks.text_tower
 
 On the CPU, fp32, 8,192 captions of 20 words drawn by Zipf's law (1.2) from 66,250, word vectors of
 300 numbers, hidden 2,048, embeddings of 512: the sizes of the reference text module.
@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from measure import measure, table
 
+from tests.benchmarks.measure import measure, table
 from trainer.towers import TextTower, caption_words
 
 CAPTIONS, LENGTH, WORDS, WORD_DIM, HIDDEN, DIM = 8192, 20, 66_250, 300, 2048, 512

@@ -1,6 +1,6 @@
 """On a GPU: run the GPU tests, then the loss's figures there. A few minutes.
 
-    PYTHONPATH=. python tests/gpu/run.py
+    python -m tests.gpu.run
 
 Prints a table of the loss at 4,096 clips × 16 captions, 512 numbers: time and peak memory of the
 tiled form in fp32 and from bf16 inputs, of the reference form, and of bare multiplications.
