@@ -188,11 +188,10 @@ def test_killed_rank_fails_the_job_the_retry_goes_on_and_ctrl_c_cancels(cluster,
         killed = time.monotonic()
         wait_until(lambda: first in ended(cluster), "the end of the job", seconds=60)
         assert time.monotonic() - killed < 20
-        # Ranks of the failed job may still save something, and a Ctrl-C while the executor sends the
-        # retry would miss it.
-        wait_until(
-            lambda: len(jobs_of_rule((folder / "run.txt").read_text(), "train")) > 1, "2 jobs"
-        )
+        # Ranks of the failed job may still save something, and a Ctrl-C while the executor sends
+        # the retry would miss it.
+        said = folder / "run.txt"
+        wait_until(lambda: len(jobs_of_rule(said.read_text(), "train")) == 2, "the retry")
         wait_for_training(folder, checkpoints(folder), run)
         assert interrupt(run) != 0
         jobs = jobs_of_rule((folder / "run.txt").read_text(), "train")
