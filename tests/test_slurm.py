@@ -188,6 +188,10 @@ def test_killed_rank_fails_the_job_the_retry_goes_on_and_ctrl_c_cancels(cluster,
         killed = time.monotonic()
         wait_until(lambda: first in ended(cluster), "the end of the job", seconds=60)
         assert time.monotonic() - killed < 20
+        # Ranks of the failed job may still save something, and a Ctrl-C while the executor sends
+        # the retry would miss it.
+        said = folder / "run.txt"
+        wait_until(lambda: len(jobs_of_rule(said.read_text(), "train")) == 2, "the retry")
         wait_for_training(folder, checkpoints(folder), run)
         assert interrupt(run) != 0
         jobs = jobs_of_rule((folder / "run.txt").read_text(), "train")
@@ -203,7 +207,7 @@ def test_killed_rank_fails_the_job_the_retry_goes_on_and_ctrl_c_cancels(cluster,
 def test_time_limit_saves_and_the_next_run_goes_on(cluster, folder):
     """Slurm itself sends what the profile's `--signal=TERM@120` asks for; preemption does too."""
     write_settings(folder, epochs=5000)
-    run = send(folder, MODEL)
+    run = send(folder, "--retries", "0", MODEL)
     try:
         wait_for_training(folder, set(), run)
         (job,) = jobs_of_rule((folder / "run.txt").read_text(), "train")
@@ -213,7 +217,7 @@ def test_time_limit_saves_and_the_next_run_goes_on(cluster, folder):
         )
         wait_until(lambda: job in ended(cluster), "the end of the job")
         assert ended(cluster)[job] == "FAILED", "it should end by itself, before Slurm kills it"
-        assert interrupt(run) != 0
+        assert run.wait(timeout=60) != 0
     finally:
         run.kill()
     (saved,) = re.findall(r"told to stop: saved step (\d+) of 5000", train_log(folder))
