@@ -25,7 +25,12 @@ NAMES = (
     "loss", "text_tower", "accumulation", "encode", "decode", "storage", "loader", "step",
     "scaling", "dag",
 )  # fmt: skip
-QUICK = {"loss": ["--clips", "512", "--sizes", "256", "512"], "text_tower": [], "accumulation": []}
+QUICK = {
+    "loss": ["--clips", "512", "--sizes", "256", "512"],
+    "text_tower": [],
+    "accumulation": [],
+    "dag": ["--videos", "12000", "--videos-per-shard", "100"],
+}
 """What stands for `--quick` where a benchmark has no such flag."""
 
 
