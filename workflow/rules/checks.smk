@@ -1,4 +1,4 @@
-# What is checked before any rule runs: each fault is one line that names what to change. No rules.
+# What is checked before anything runs. Each fault is one line that names what to change. No rules.
 import difflib
 
 from snakemake.exceptions import WorkflowError
