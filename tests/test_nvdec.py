@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import decoding, nv12, video
+from pipeline import decoding, nv12, video, video_stream
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Event, Failed, Finished, Job, Started, Window, decode_video
 from pipeline.encode_progress import GpuTally
@@ -41,7 +41,7 @@ def gpu(monkeypatch):
     def install(change: Change = OnGpu) -> None:
         monkeypatch.setattr(GpuPainter, "paint", lambda self, f: real_paint(self, change(f)))
 
-    monkeypatch.setattr(video, "hwaccel", lambda gpu: None)
+    monkeypatch.setattr(video_stream, "hwaccel", lambda gpu: None)
     monkeypatch.setattr(video, "display_matrix", lambda f: real_matrix(getattr(f, "frame", f)))
     monkeypatch.setattr(nv12, "SquareMaker", lambda geometry, device: real_maker(geometry, "cpu"))
     install()

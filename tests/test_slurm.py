@@ -43,7 +43,7 @@ pytestmark = [
 
 README = (ROOT / "config/README.md").read_text(encoding="utf-8")
 MODEL = "results/train/model.pt"
-EAGER = "tests.slurm.eager"
+EAGER = (str(ROOT / "tests/slurm/eager.py"),)
 # The profile as it is, but with short waits: nothing is shared over a network here.
 PROFILE = ["--profile", str(ROOT / "workflow/profiles/slurm"), "--latency-wait", "5"]
 TWO_NODES = {"nodes": 2, "processes_per_node": 2, "gpus_per_node": 2, "backend": "gloo"}

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-import test_stop
 
 from pipeline.formats.files import read_json
+from tests import test_stop
 from tests.test_resume import stop_at
 from tests.test_stop import logged_step, ranks_alone, ranks_below, wait_until
 from tests.test_train import (

@@ -16,6 +16,7 @@ import yaml
 
 from tests.videos import numbered, steady, write_video
 
+SNAKEMAKE = ("-m", "snakemake")
 ROOT = Path(__file__).resolve().parents[1]
 RATE = 8
 SECONDS = 8
@@ -95,15 +96,15 @@ def _merged(values: dict, over: dict) -> dict:
     return merged
 
 
-def command(folder: Path, *arguments: str, program: str = "snakemake") -> list[str]:
+def command(folder: Path, *arguments: str, program: tuple[str, ...] = SNAKEMAKE) -> list[str]:
     """The command line of snakemake on the data set in `folder`."""
-    start = [sys.executable, "-m", program, "--snakefile", str(ROOT / "Snakefile")]
+    start = [sys.executable, *program, "--snakefile", str(ROOT / "Snakefile")]
     place = ["--directory", str(folder), "--configfile", str(folder / "my.yaml")]
     return [*start, *place, "--cores", "2", *arguments]
 
 
 def snakemake(
-    folder: Path, *arguments: str, status: int | None = 0, program: str = "snakemake"
+    folder: Path, *arguments: str, status: int | None = 0, program: tuple[str, ...] = SNAKEMAKE
 ) -> Run:
     """Run snakemake to its end; `status` None accepts any exit status."""
     done = subprocess.run(
@@ -134,7 +135,7 @@ def jobs_of(text: str) -> list[str]:
     return [job for job in jobs if job not in TARGETS]
 
 
-def start(folder: Path, *arguments: str, program: str = "snakemake") -> subprocess.Popen:
+def start(folder: Path, *arguments: str, program: tuple[str, ...] = SNAKEMAKE) -> subprocess.Popen:
     """Start snakemake in a process group of its own, as a terminal does."""
     with open(folder / "run.txt", "w") as output:
         return subprocess.Popen(

@@ -1,6 +1,6 @@
 """Snakemake that looks at its Slurm jobs every second.
 
-Run     python -m tests.slurm.eager ...    (as `python -m snakemake ...`)
+Run     python tests/slurm/eager.py ...    (as `python -m snakemake ...`)
 
 The executor waits 10 s longer after each look in which no job was done, up to 180 s. That suits a
 cluster, and would be most of the time that tests on one take; nothing else differs.
