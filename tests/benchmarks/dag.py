@@ -175,10 +175,16 @@ def replace(folder: Path) -> None:
 
 
 def change_captions(folder: Path) -> None:
-    """Change one row of the captions table."""
-    table = folder / "captions.csv"
-    text = table.read_text()
-    table.write_text(text[: text.rindex(",")] + ",another text\n")
+    """Change one row of the captions table, the last.
+
+    In place: a process that held the table would lend its peak of memory to those that it starts.
+    """
+    with open(folder / "captions.csv", "r+b") as file:
+        tail = file.seek(-4096, os.SEEK_END)
+        text = file.read()
+        file.truncate(tail + text.rindex(b","))
+        file.seek(0, os.SEEK_END)
+        file.write(b",another text\n")
 
 
 def changes(videos: int) -> Iterator[tuple[str, Callable[[Path], None]]]:

@@ -210,7 +210,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--clips", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[512, 1024, 2048, 4096, 8192, 16384])
+    sizes = [512, 1024, 2048, 4096, 8192, 16384]
+    parser.add_argument("--sizes", type=int, nargs="*", default=sizes)
     arguments = parser.parse_args()
     sys.stdout.write(compare(arguments.clips, arguments.repeats) + "\n")
     sys.stdout.write(sizes(arguments.sizes) + "\n")
