@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class GpuTally:
     """Which videos a GPU decoded, and why not the others; says so once, and at the end."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.num_decoded = 0
         self.faults: Counter[str] = Counter()
 
