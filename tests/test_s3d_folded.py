@@ -80,3 +80,16 @@ def test_the_pool_of_stride_1_is_torch_s():
     x = torch.randn(2, 5, 6, 7, 3)
     expected = torch.nn.functional.max_pool3d(x.permute(0, 4, 1, 2, 3), 3, stride=1, padding=1)
     assert torch.equal(highest_neighbour(x), expected.permute(0, 2, 3, 4, 1))
+
+
+def test_a_torch_without_the_fused_convolution_gives_the_same_features(monkeypatch):
+    torch.manual_seed(0)
+    network = S3D(space_to_depth=True).eval()
+    clips = torch.randint(0, 256, (1, 4, 32, 32, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        folded = FoldedS3D(network, torch.float32)
+        expected = folded(clips)
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        found = folded(clips)
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-4, atol=1e-5)

@@ -201,9 +201,11 @@ def _convolution(x_BCHW: Tensor, weights: Weights, padding: tuple[int, int]) -> 
     """2D convolution and ReLU.
 
     Where oneDNN is there it is asked by name: it does both in one, and on one thread PyTorch would
-    leave 1×1 kernels to a loop of its own that takes twice as long.
+    leave 1×1 kernels to a loop of its own that takes twice as long. The name is PyTorch's own and
+    promised to nobody, so a release may lack it.
     """
-    if not torch.backends.mkldnn.is_available():
+    fused = hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+    if not (fused and torch.backends.mkldnn.is_available()):
         return functional.conv2d(x_BCHW, *weights, padding=padding).relu_()
     ones = (1, 1)
     return torch.ops.mkldnn._convolution_pointwise(
