@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn import functional
 
 from pipeline.encoders.s3d import POOLS, S3D, max_pool, pad_for_stem, space_to_depth
 from pipeline.encoders.s3d_folded import FoldedS3D, highest_neighbour, overlapping_cells, pool
@@ -82,6 +83,18 @@ def test_the_pool_of_stride_1_is_torch_s():
     assert torch.equal(highest_neighbour(x), expected.permute(0, 2, 3, 4, 1))
 
 
+def counted(monkeypatch, name: str) -> list[int]:
+    """How often a function of `torch.nn.functional` is called from now on, in a list of one."""
+    calls, function = [0], getattr(functional, name)
+
+    def count(*arguments, **options):
+        calls[0] += 1
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(functional, name, count)
+    return calls
+
+
 def test_a_torch_without_the_fused_convolution_gives_the_same_features(monkeypatch):
     torch.manual_seed(0)
     network = S3D(space_to_depth=True).eval()
@@ -89,7 +102,11 @@ def test_a_torch_without_the_fused_convolution_gives_the_same_features(monkeypat
     with torch.inference_mode():
         folded = FoldedS3D(network, torch.float32)
         expected = folded(clips)
+        calls = counted(monkeypatch, "conv2d")
+        folded(clips)
+        before = calls[0]
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         found = folded(clips)
+    assert calls[0] - before > before, "the fallback was not taken"
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=1e-4, atol=1e-5)

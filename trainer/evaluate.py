@@ -112,8 +112,8 @@ def describe_test(
         "format": FORMAT,
         "protocol": {
             "name": name,
-            "clips": settings.clips or "validation split",
-            "sha256": sha256_of_file(settings.clips) if settings.clips else None,
+            "clips": "validation split" if settings.clips is None else settings.clips,
+            "sha256": None if settings.clips is None else sha256_of_file(settings.clips),
             "num_windows": settings.num_windows,
             "windows": spread if settings.num_windows else pooled,
             "published_pairs": PUBLISHED_PAIRS.get(name),

@@ -29,11 +29,12 @@ def choose_workers(asked: int | str, world: World) -> int:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     cores = usable_cores()
     computing = 1 if world.device.type == "cuda" else torch.get_num_threads()
-    if isinstance(asked, str):
+    if asked == "auto":
         found = max(0, min(MOST_WORKERS, cores // ranks - computing))
         if world.first:
             logger.info("run.train.workers auto: %d on %d cores for %d ranks", found, cores, ranks)
         return found
+    assert isinstance(asked, int)
     if world.first and asked and ranks * (asked + computing) > cores:
         logger.warning(
             "%d ranks × (%d loader processes + %d threads) are more than the %d cores that they may"

@@ -234,7 +234,8 @@ def _of_captions(weights_B: Weights, plan: Plan, num_captions: int) -> Weights:
 
 
 def _gathered(weights: Weights | None, world: World, counts: list[int]) -> Weights | None:
-    if weights is None or weights.sign is None:
+    if weights is None:
         return None
+    assert weights.sign is not None
     both = world.gather_rows(torch.stack([weights.log, weights.sign], dim=1), counts)
     return Weights(both[:, 0].contiguous(), both[:, 1].contiguous())

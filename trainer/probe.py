@@ -145,7 +145,7 @@ def fit(rows: Rows, label_V: np.ndarray, chosen_V: np.ndarray, c: float):
         from sklearn.svm import LinearSVC
     except ImportError:
         raise ValueError(
-            "scikit-learn is not installed: pip install 'bagpipe[probe]', or -e '.[probe]'"
+            "scikit-learn is not installed: in the clone, pip install -e '.[probe]'"
         ) from None
     chosen_R = chosen_V[rows.video_R]
     classifier = make_pipeline(

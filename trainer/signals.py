@@ -25,7 +25,7 @@ LOADER_SECONDS = 120
 class StopFlag:
     """Raised by SIGTERM or SIGUSR1; the handler does nothing else, so it may be called twice.
 
-    After its end these signals mean nothing any more: a rank that has saved is leaving anyway.
+    After its end the handlers of before are back.
     """
 
     def __init__(self) -> None:

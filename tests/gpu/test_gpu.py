@@ -20,14 +20,9 @@ from trainer.train import main
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("exact_multiplications"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def exact_multiplications(monkeypatch):
-    """TF32 rounds inputs to 10 bits, which is not what these tests are about."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
 
 
 def case(dtype: torch.dtype, device: str):

@@ -33,13 +33,9 @@ SECOND = 2_000_000_000
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.usefixtures("exact_multiplications"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def exact_multiplications(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
 
 
 def tensors_of(batch: Batch) -> list[torch.Tensor]:

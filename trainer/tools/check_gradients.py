@@ -129,8 +129,12 @@ def gradients(batch: Batch, world: World, dtype: torch.dtype, *, chunk: int) -> 
         cache.step(batch, num_clips, num_captions, loss_of)
     else:
         loss_of(*parallel(*batch.inputs(part))).backward()
-    found = ((name, p.grad) for name, p in model.named_parameters())
-    return {name: grad.detach().double() for name, grad in found if grad is not None}
+    return {name: _gradient(p).double() for name, p in model.named_parameters()}
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None  # every one takes part
+    return parameter.grad.detach()
 
 
 def compare(found: dict, expected: dict, world: World) -> list[tuple[str, float, float]]:
