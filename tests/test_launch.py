@@ -40,7 +40,8 @@ def launch(**changes) -> Launch:
 def test_one_node_is_torchrun_standalone():
     assert command_line(launch(), None) == [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "--max-restarts", "1", "-m", "trainer.train", "--settings", "a b.json",
+        "--max-restarts", "1", "--log-dir", "/dev/null",
+        "-m", "trainer.train", "--settings", "a b.json",
     ]  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def test_several_nodes_are_srun_and_torchrun():
         "--cpus-per-task", "5", "--kill-on-bad-exit=1", "--label",
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "10.0.0.7:21234", "--rdzv-id", "41234", "--nproc-per-node", "2",
-        "--max-restarts", "0", "-m", "trainer.train", "--settings", "a b.json",
+        "--max-restarts", "0", "--log-dir", "/dev/null",
+        "-m", "trainer.train", "--settings", "a b.json",
     ]  # fmt: skip
 
 
@@ -161,6 +163,20 @@ signal.signal(signal.SIGTERM, save)
 open(sys.argv[1] + "/ready", "w").write(str(os.getpid()))
 time.sleep(60)
 """
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path, status):
+    temporary, script = tmp_path / "tmp", tmp_path / "rank.py"
+    temporary.mkdir()
+    script.write_text(f"raise SystemExit({status})")
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainer.launch", "--processes", "2", "--", str(script)],
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    assert (ended.returncode != 0) == (status != 0), ended.stderr.decode()
+    assert list(temporary.iterdir()) == []
 
 
 def wait_for(path: Path, seconds: float = 60) -> None:

@@ -97,7 +97,8 @@ def _torchrun(launch: Launch, meeting: Meeting | None) -> list[str]:
     return [
         sys.executable, "-m", "torch.distributed.run", *rendezvous,
         "--nproc-per-node", str(launch.processes), "--max-restarts", str(launch.max_restarts),
-        *launch.command,
+        # The ranks' output is ours already; torchrun would leave a folder in /tmp for every run.
+        "--log-dir", os.devnull, *launch.command,
     ]  # fmt: skip
 
 
