@@ -189,3 +189,13 @@ def _bags(ids, splits, topics, rows, metadata, random) -> Bags:
         bag_idx=np.where(inside_MA, near_MA, -1).astype("<i4"),
         metadata=metadata,
     )
+
+
+def run_folder(results: Results) -> Path:
+    """The own folder of the only run."""
+    return next((results.root / "train").glob("state-*"))
+
+
+def write_settings(results: Results, **changes) -> None:
+    """Write settings/train.json anew: `train_settings`, changed by name."""
+    write_json(results.root / "settings/train.json", asdict(train_settings(**changes)))

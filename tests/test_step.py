@@ -15,7 +15,7 @@ import torch
 
 from pipeline.formats.files import write_json
 from tests.ranks import run_ranks
-from tests.synthetic_bags import Results, make_results, train_settings
+from tests.synthetic_bags import Results, make_results, train_settings, write_settings
 from trainer import distributed
 from trainer.distributed import World
 from trainer.model import load_model
@@ -217,3 +217,27 @@ def test_the_bound_of_cosines_is_known_from_the_settings():
     assert largest_similarity(train_settings(learn_temperature=False)) == pytest.approx(10.1)
     assert largest_similarity(train_settings(learn_temperature=True)) is None
     assert largest_similarity(train_settings(learn_temperature=False, normalize=False)) is None
+
+
+def test_anomaly_names_the_operation(tmp_path, monkeypatch):
+    results = make_results(tmp_path)
+    write_settings(results, max_steps=1)
+
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * float("nan")
+
+    from trainer.towers import VideoTower
+
+    forward = VideoTower.forward
+    monkeypatch.setattr(VideoTower, "forward", lambda *a: Bad.apply(forward(*a)))
+    try:
+        with pytest.raises(ValueError, match="rank 0: step 0: Function 'BadBackward' returned nan"):
+            main(results.train_arguments(anomaly=1))
+    finally:
+        torch.autograd.set_detect_anomaly(False)
