@@ -5,18 +5,22 @@ Features and captions share a hidden topic for each clip, so that there is somet
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.formats.bags import TRAIN, VAL, Bags, write_bags
+from pipeline.formats.bags import TRAIN, VAL, Bags, read_bags, write_bags
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import sample_key, shard_name
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from tests.examples import recipe
+from trainer.bag_index import files_of_plan, open_index
+from trainer.data import StepData
+from trainer.order import schedule
 from trainer.settings import TrainSettings
 
 FEATURE_DIM = 12
@@ -199,3 +203,33 @@ def run_folder(results: Results) -> Path:
 def write_settings(results: Results, **changes) -> None:
     """Write settings/train.json anew: `train_settings`, changed by name."""
     write_json(results.root / "settings/train.json", asdict(train_settings(**changes)))
+
+
+def files_of(results: Results) -> list:
+    root = results.root
+    return files_of_plan(root / "plan", root / "bags", root / "shards")
+
+
+def step_data(results: Results, rank: int = 0, size: int = 1, **changes) -> StepData:
+    settings = train_settings(**changes)
+    files = files_of(results)
+    num_videos = sum(len(videos) for videos in open_index(files).videos(TRAIN))
+    plan = schedule(num_videos, settings.visits_per_step, settings.epochs, settings.max_steps)
+    return StepData(files, settings, plan, rank=rank, size=size)
+
+
+def rewrite(path, **changes):
+    bags = read_bags(path)
+    arrays = {field.name: getattr(bags, field.name) for field in dataclasses.fields(bags)}
+    arrays = {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in arrays.items()
+    }
+    write_bags(path, type(bags)(**(arrays | changes)))
+
+
+def results_with(root: Path, **changes) -> Results:
+    """`make_results` with settings changed by name."""
+    results = make_results(root)
+    write_settings(results, **changes)
+    return results

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.formats.files import sha256_of_file, write_text
-from tests.test_evaluate import LIST, TRAIN, run_evaluate, save_tiny, write_list
+from tests.tiny_model import LIST, TRAIN, run_evaluate, save_tiny, write_list
 from tests.tiny_results import FEATURE_DIM, RECIPE, WORDS, TinyResults, make_results
 from trainer.baseline import MAX_WORDS, EncoderSpace
 from trainer.model import build_model

@@ -20,7 +20,7 @@ import pytest
 from pipeline import report
 from pipeline.formats.files import write_json, write_text
 from pipeline.formats.plan import read_planned_videos, write_planned_videos
-from tests.test_report import retrieval
+from tests.pages import retrieval
 from tests.test_report_search import found
 from tests.test_report_search import make_page as search_page
 from tests.tiny_results import make_results

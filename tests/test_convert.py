@@ -14,7 +14,7 @@ from pipeline.formats.recipe import PRESETS
 from pipeline.formats.shard import read_index
 from pipeline.tools.convert import main
 from pipeline.tools.verify import verify
-from tests.test_encode import SETTINGS, accepted, encode
+from tests.small_shards import SETTINGS, accepted, encode
 from tests.videos import steady, write_video
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -145,29 +145,6 @@ def test_a_video_that_takes_longer_than_its_budget_ends_as_timeout_and_the_next_
     assert_no_process_is_left()
 
 
-def test_without_processes_a_video_over_its_budget_ends_at_its_next_window(jobs, monkeypatch):
-    """Decoding a window takes a second, by a clock that only decoding moves."""
-    now = [0.0]
-
-    def slow(self):
-        for _ in range(4):
-            now[0] += 1.0
-            yield np.zeros((4, 320, 320, 3), np.uint8)
-        raise AssertionError("given up before")
-
-    monkeypatch.setattr("pipeline.decode_limits.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("pipeline.decoding.VideoReader.windows", slow)
-    tight = limits(video_seconds=2.0, factor=0.25)
-    stream = decode_all(jobs[2:3], SAMPLING, LARGE, workers=0, waiting_windows=1, limits=tight)
-    events = []
-    for event in stream:
-        now[0] += 100.0  # the network's time
-        events.append(event)
-    assert [type(event) for event in events] == [Started, Window, Window, Failed]
-    assert events[-1].reason is Reason.TIMEOUT
-    assert "budget of 3 s (run.encode.video_timeout_seconds" in events[-1].message
-
-
 def test_time_that_the_network_takes_is_not_the_video_s(jobs):
     """Half a second for each window that is taken, a budget of two seconds for the video."""
     stream = decode_all(
@@ -195,12 +172,6 @@ def decoders_seen(jobs, videos_per_worker):
 def test_a_process_is_replaced_after_its_share_of_videos(jobs):
     assert len(decoders_seen(jobs[:3], 1)) == 3
     assert len(decoders_seen(jobs[:3], 3)) == 1
-
-
-@pytest.mark.parametrize("wrong", [{"video_seconds": 0}, {"factor": -1}, {"videos_per_worker": 0}])
-def test_limits_that_no_video_meets_are_refused(wrong):
-    with pytest.raises(ValueError, match="limits of decoding must be positive"):
-        limits(**wrong)
 
 
 def test_stopping_early_leaves_no_process_and_no_thread(jobs):

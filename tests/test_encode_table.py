@@ -85,19 +85,6 @@ def test_no_processes_keep_no_time_budget_which_is_said_at_the_start(arguments, 
     assert caplog.text.count("--workers 0 decodes in this process, where nothing can end") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "give --manifest, --settings and --index, or --videos"),
-        (["--videos", "v.csv", "--sample-rate", "0"], "--sample-rate is 0.0, must be at least"),
-        (["--videos", "v.csv", "--videos-per-shard", "0"], "--videos-per-shard is 0, must be"),
-    ],
-)
-def test_command_lines_that_make_no_sense_are_one_line(flags, message):
-    with pytest.raises(ValueError, match=message):
-        main([*flags, "--output", "out"])
-
-
 def test_a_table_that_is_not_there_is_named(tmp_path, command):
     with pytest.raises(FileNotFoundError, match=r"the videos table none\.csv does not exist"):
         command(["--videos", "none.csv", "--output", str(tmp_path / "out")])

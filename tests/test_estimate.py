@@ -17,7 +17,8 @@ from pipeline.formats.shard import read_index
 from pipeline.formats.videos import read_videos
 from pipeline.tools.estimate import Cost, Sample, main, total
 from pipeline.video import Geometry, VideoReader
-from tests.test_encode import SETTINGS, Means, accepted, encode, outputs_in
+from tests.small_shards import SETTINGS, accepted, encode, outputs_in
+from tests.stand_ins import Means
 from tests.videos import steady, write_video
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.synthetic_bags import make_results
-from tests.test_data import step_data
+from tests.synthetic_bags import make_results, step_data
 from trainer.checkpoint import fingerprint
 from trainer.fixed_batch import fixed_batch
 from trainer.model import build_model

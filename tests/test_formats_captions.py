@@ -1,14 +1,8 @@
-"""The clean caption table and the summary of all: round trips, order, equal bytes."""
+"""The clean caption table: round trips, order, equal bytes."""
 
 import pytest
 
-from pipeline.formats.caption_summary import (
-    CaptionSummary,
-    read_caption_summary,
-    write_caption_summary,
-)
 from pipeline.formats.captions import Caption, read_captions, write_captions
-from pipeline.formats.files import write_json
 
 CAPTIONS = [
     Caption("b", 1.5, 2.0, "später"),
@@ -41,15 +35,3 @@ def test_a_cut_table_is_refused(tmp_path):
     (tmp_path / "c.parquet").write_bytes((tmp_path / "c.parquet").read_bytes()[:-5])
     with pytest.raises(ValueError, match="not a whole parquet file"):
         read_captions(tmp_path / "c.parquet")
-
-
-def test_the_summary_round_trips_and_refuses_other_files(tmp_path):
-    summary = CaptionSummary(
-        shards={"00000": "ab"}, counts={"kept": 1}, videos=1, captions=1, hours=0.5
-    )
-    write_caption_summary(tmp_path / "s.json", summary)
-    assert read_caption_summary(tmp_path / "s.json") == summary
-    for value in ([], {"version": "captions-summary-1"}, {"shards": {}}):
-        write_json(tmp_path / "s.json", value)
-        with pytest.raises(ValueError, match="captions-summary-1 file"):
-            read_caption_summary(tmp_path / "s.json")

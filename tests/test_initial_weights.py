@@ -1,208 +1,18 @@
-"""What training starts from: word vectors in every form, and the released S3D joint space."""
+"""What training starts from: the content of files, and the weights of another model."""
 
 from __future__ import annotations
 
-import gzip
-import logging
-
-import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from tests.synthetic_bags import train_settings
-from trainer.initial_weights import digests, start, start_from
-from trainer.model import build_model
-from trainer.towers import caption_words
-from trainer.word_vectors import load_word_vectors, read_vectors
+from tests.synthetic_bags import FEATURE_DIM, RECIPE, train_settings
+from trainer.initial_weights import digests, start_from
+from trainer.model import (
+    build_model,
+    save_model,
+)
 
 WORDS = ["cut", "onion", "the", "über", "new york", "zebra"]
-VECTORS = {
-    "the": [0.1, 0.2, 0.3],
-    "Cut": [9.0, 9.0, 9.0],
-    "cut": [0.4, 0.5, -0.6],
-    "ONION": [0.7, -0.8, 0.9],
-    "über": [0.0, 0.1, 0.0],
-    "new york": [1.0, 0.0, -1.0],
-    "unused": [5.0, 5.0, 5.0],
-}
-KNOWN = {"cut": "cut", "onion": "ONION", "the": "the", "über": "über", "new york": "new york"}
-
-
-def write_text(path, header=""):
-    lines = [f"{word} {' '.join(map(str, vector))}\n" for word, vector in VECTORS.items()]
-    data = (header + "".join(lines)).encode("utf-8")
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-def write_binary(path, ending=b""):
-    data = f"{len(VECTORS)} 3\n".encode()
-    for word, vector in VECTORS.items():
-        word = word.replace(" ", "_")
-        data += word.encode("utf-8") + b" " + np.array(vector, "<f4").tobytes() + ending
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
-def model_of(**changes):
-    settings = train_settings(**({"word_dim": 3, "embedding_dim": 4} | changes))
-    return build_model(settings, feature_dim=5, num_words=len(WORDS), max_caption_words=4)
-
-
-def write_form(form: str, tmp_path):
-    """A file of the vectors in one form; its path and its word list."""
-    path, word_list = tmp_path / form, None
-    if form == "header.vec":
-        write_text(path, header=f"{len(VECTORS)} 3\n")
-    elif "bin" in form:
-        write_binary(path, ending=b"\n" if "lines" in form else b"")
-    elif form.endswith(".npy"):
-        np.save(path, np.array(list(VECTORS.values())))
-        word_list = tmp_path / ("words.npy" if form == "b.npy" else "words.txt")
-        if form == "b.npy":
-            np.save(word_list, np.array(list(VECTORS)))
-        else:
-            word_list.write_text("\n".join(VECTORS) + "\n", encoding="utf-8")
-    else:
-        write_text(path)
-    return path, word_list
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["a.txt", "a.txt.gz", "header.vec", "a.bin", "lines.bin", "a.bin.gz", "a.npy", "b.npy"],
-)
-def test_every_form_fills_the_same_rows(form, tmp_path, caplog):
-    path, word_list = write_form(form, tmp_path)
-    model = model_of()
-    known = {w: v for w, v in KNOWN.items() if "bin" not in form or " " not in w}
-    with caplog.at_level(logging.INFO):
-        assert load_word_vectors(model, WORDS, path, word_list) == len(known)
-    assert f"{len(known)} of 6 words ({100 * len(known) / 6:.1f} %) have a vector" in caplog.text
-    table = model.text.words.weight.detach()
-    assert torch.equal(table[0], torch.zeros(3))
-    for word, source in known.items():
-        assert torch.equal(table[1 + WORDS.index(word)], torch.tensor(VECTORS[source])), word
-    spread = np.std([VECTORS[source] for source in known.values()])
-    assert 0 < table[6].abs().max() < 4 * spread  # a word without a vector is as large as others
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "line"),
-    [
-        ("a.txt", b"the 1 2 3\ncut 1 x 3\n", r"a\.txt line 2 has no 3 numbers after a word"),
-        ("a.txt", b"the 1 2 3\n1 2\n", r"a\.txt line 2 has 1 numbers, not 3"),
-        ("a.txt", b"the 1 2\n", r"a\.txt has 2 numbers for 'the', but word_dim is 3"),
-        ("a.txt", b"none 1 2 3\n", r"a\.txt has no word of the vocabulary \(such as cut, onion"),
-        ("a.bin", b"2 3\nthe " + bytes(12) + b"cut ", r"a\.bin ends within word 2 of 2"),
-        ("a.bin", b"the 1 2 3", r"a\.bin does not begin with a word2vec header"),
-        ("a.npy", b"x", r"a\.npy needs its words: name them in word_list"),
-        ("a.model", b"x", r"a\.model is neither \.bin, \.txt, \.vec nor \.npy"),
-    ],
-)
-def test_bad_word_vectors_are_named(name, data, line, tmp_path):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=line):
-        load_word_vectors(model_of(), WORDS, tmp_path / name, None)
-
-
-def test_missing_files_and_lists_that_do_not_fit_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"word_vectors .* does not exist"):
-        load_word_vectors(model_of(), WORDS, tmp_path / "none.txt", None)
-    np.save(tmp_path / "a.npy", np.zeros((3, 3)))
-    with pytest.raises(FileNotFoundError, match=r"word_list .* does not exist"):
-        load_word_vectors(model_of(), WORDS, tmp_path / "a.npy", tmp_path / "none.txt")
-    (tmp_path / "words.txt").write_text("a\nb\n")
-    with pytest.raises(ValueError, match=r"has shape \(3, 3\), but .* has 2 words"):
-        load_word_vectors(model_of(), WORDS, tmp_path / "a.npy", tmp_path / "words.txt")
-    np.save(tmp_path / "a.npy", np.array([{}]))
-    with pytest.raises(ValueError, match=r"a\.npy is no \.npy without pickles"):
-        load_word_vectors(model_of(), WORDS, tmp_path / "a.npy", tmp_path / "words.txt")
-
-
-@pytest.mark.parametrize("name", ["glove.6B.300d.sample.txt.gz", "test_glove.txt"])
-def test_real_word_vectors_load(name, real_data):
-    path = real_data / "captions/wordvectors" / name
-    rows = list(read_vectors(path, None))
-    words = [word for word, _ in rows[:3]]
-    dim = len(rows[0][1])
-    settings = train_settings(word_dim=dim)
-    model = build_model(settings, feature_dim=5, num_words=3)
-    assert load_word_vectors(model, words, path, None) == 3
-    assert np.allclose(model.text.words.weight[1].detach(), rows[0][1])
-
-
-def test_frozen_words_get_no_gradient_and_stay():
-    model = model_of(freeze_words=True)
-    model(
-        torch.zeros(1, 1, 5), torch.ones(1, 1, dtype=torch.bool), caption_words(np.array([[1, 2]]))
-    )[1].sum().backward()
-    assert model.text.words.weight.grad is None
-
-
-def released_state() -> dict:
-    """A state dict in the released form, small."""
-    torch.manual_seed(2)
-    return {
-        "text_module.word_embd.weight": torch.randn(5, 3),
-        "text_module.fc1.weight": torch.randn(16, 3),
-        "text_module.fc1.bias": torch.randn(16),
-        "text_module.fc2.weight": torch.randn(4, 16),
-        "text_module.fc2.bias": torch.randn(4),
-        "fc.weight": torch.randn(4, 5),
-        "fc.bias": torch.randn(4),
-        "conv1.conv1.weight": torch.randn(2, 2),
-    }
-
-
-RELEASED_WORDS = ["onion", "the", "cut", "rice"]
-
-
-def released_text(state: dict, ids_NL: torch.Tensor) -> torch.Tensor:
-    """The reference text module: fc1 on every position, padding too, max, fc2."""
-    x = state["text_module.word_embd.weight"][ids_NL]
-    x = functional.linear(x, state["text_module.fc1.weight"], state["text_module.fc1.bias"]).relu()
-    x = x.amax(dim=1)
-    return functional.linear(x, state["text_module.fc2.weight"], state["text_module.fc2.bias"])
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_the_released_joint_space_is_kept(wrapped, tmp_path):
-    """compat: milnce = padding_in_max, no normalisation; its embeddings are the reference's."""
-    state = released_state()
-    content = {"state_dict": {f"module.{n}": v for n, v in state.items()}} if wrapped else state
-    torch.save(content, tmp_path / "s3d.pth")
-    np.save(tmp_path / "dict.npy", np.array(RELEASED_WORDS))
-    settings = train_settings(
-        word_dim=3, embedding_dim=4, text_hidden=16, padding_in_max=True, normalize=False,
-        learn_temperature=False, temperature=1.0, positive_weight=2, exclusion="none",
-        exclude_same_text=False, init_from=str(tmp_path / "s3d.pth"),
-        word_list=str(tmp_path / "dict.npy"),
-    )  # fmt: skip
-    model = build_model(settings, feature_dim=5, num_words=3, max_caption_words=4)
-    start(model, settings, ["cut", "onion", "the"])
-    ours = torch.tensor([[1, 2, 0, 0], [3, 3, 1, 2], [2, 0, 0, 0]])
-    theirs = torch.tensor([[3, 1, 0, 0], [2, 2, 3, 1], [1, 0, 0, 0]])
-    assert torch.allclose(model.embed_captions(ours), released_text(state, theirs), atol=1e-6)
-    features = torch.randn(2, 3, 5)
-    mask = torch.tensor([[True, True, True], [True, False, False]])
-    clips = model.embed_clips(features, mask)
-    pooled = torch.stack([features[0].mean(dim=0), features[1, 0]])
-    expected = functional.linear(pooled, state["fc.weight"], state["fc.bias"])
-    assert torch.allclose(clips, expected, atol=1e-6)
-
-
-def test_released_weights_that_do_not_fit_are_named(tmp_path):
-    path, words = tmp_path / "s3d.pth", tmp_path / "words.txt"
-    torch.save(released_state(), path)
-    with pytest.raises(ValueError, match="needs the words of its text module"):
-        start_from(model_of(), path, WORDS)
-    words.write_text("a\nb\n")
-    with pytest.raises(ValueError, match=r"has 4 words, but .* lists 2"):
-        start_from(model_of(), path, WORDS, word_list=str(words))
-    words.write_text("\n".join(RELEASED_WORDS))
-    line = r"has \(16, 3\) for text_module.fc1.weight, expected \(17, 3\): set embedding_dim 512"
-    with pytest.raises(ValueError, match=line):
-        start_from(model_of(text_hidden=17), path, WORDS, word_list=str(words))
 
 
 def test_the_content_of_every_file_decides_the_run(tmp_path):
@@ -214,30 +24,26 @@ def test_the_content_of_every_file_decides_the_run(tmp_path):
     assert digests(settings) != before
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("a.bin", b"2 1000000000000\nthe ", "a word has 1000000000000 numbers, allowed: 1 to"),
-        ("a.bin", b"2 0\nthe ", "a word has 0 numbers"),
-        ("a.txt.gz", gzip.compress(b"the 1 2 3\n" * 99)[:-9], "not a whole gzip file"),
-        ("a.txt.gz", b"the 1 2 3\n", "not a whole gzip file"),
-        ("a.txt", b"the 1 2 nan\n", "words whose numbers are NaN or infinite"),
-        ("a.txt", "² ²\nthe 1 2 3\n".encode(), "line 1 has no 1 numbers"),
-        ("a.txt", b"\n", "line 1 has no 1 numbers"),
-        ("a.vec", b"3 " + b"9" * 5000 + b"\nthe 1 2 3\n", "has 1 numbers for '3', but"),
-    ],
-)
-def test_vectors_of_a_broken_file_are_refused_in_one_line(tmp_path, name, data, message):
-    (tmp_path / name).write_bytes(data)
-    model = build_model(
-        train_settings(word_dim=3), feature_dim=4, num_words=len(WORDS), max_caption_words=5
-    )
-    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
-        load_word_vectors(model, WORDS, tmp_path / name, None)
+def saved(path, **changes):
+    """A model.pt and the model in it."""
+    model = build_model(train_settings(**changes), feature_dim=FEATURE_DIM, num_words=3)
+    save_model(
+        path, model, vocabulary=["a", "b", "c"], recipe=RECIPE.to_dict(), step=7,
+        max_caption_words=5,
+    )  # fmt: skip
+    return model
 
 
-def test_a_list_of_words_that_is_no_text_is_named(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((2, 3)))
-    (tmp_path / "words.txt").write_bytes(b"\xff\nthe\n")
-    with pytest.raises(ValueError, match=r"words\.txt is not UTF-8 text"):
-        list(read_vectors(tmp_path / "a.npy", tmp_path / "words.txt"))
+def test_init_from_takes_weights_and_refuses_other_shapes_and_words(tmp_path):
+    model = saved(tmp_path / "model.pt", seed=8)
+    fresh = build_model(train_settings(), feature_dim=FEATURE_DIM, num_words=3)
+    start_from(fresh, tmp_path / "model.pt", ["a", "b", "c"])
+    for a, b in zip(fresh.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="another vocabulary"):
+        start_from(fresh, tmp_path / "model.pt", ["a", "b", "d"])
+    other = build_model(train_settings(text_hidden=17), feature_dim=FEATURE_DIM, num_words=3)
+    with pytest.raises(ValueError, match=r"has \(16, 6\) for text.fc1.weight, expected \(17, 6\)"):
+        start_from(other, tmp_path / "model.pt", ["a", "b", "c"])
+    saved(tmp_path / "fixed.pt", learn_temperature=False)
+    start_from(fresh, tmp_path / "fixed.pt", ["a", "b", "c"])

@@ -10,14 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.loss_cases import assert_close, gradients, random_case
 from trainer.loss import mil_nce_loss
-from trainer.negatives import (
-    CaptionKeys,
-    ClipKeys,
-    chance_level,
-    count_negatives,
-    excluded_pairs,
-)
 
 
 def literal_loss(v, t, bags, excluded, *, temperature, symmetric, c):
@@ -42,32 +36,6 @@ def literal_loss(v, t, bags, excluded, *, temperature, symmetric, c):
                         rest = rest + s[j][k].exp()
         terms.append((c * positives + rest).log() - positives.log())
     return sum(terms) / len(terms) if terms else 0 * (v.sum() + t.sum()) * (1 / temperature)
-
-
-def random_case(seed, num_clips=5, num_captions=7, bag_size=3, *, empty=True, excluded=4):
-    """Embeddings, bags with padding and shared captions, and excluded pairs."""
-    random = np.random.default_rng(seed)
-    bags = np.stack([random.permutation(num_captions)[:bag_size] for _ in range(num_clips)])
-    bags[random.random(bags.shape) < 0.3] = -1
-    if empty:
-        bags[1] = -1
-    pairs = {
-        (int(random.integers(num_clips)), int(random.integers(num_captions)))
-        for _ in range(excluded)
-    }
-    pairs = sorted((i, k) for i, k in pairs if k not in bags[i])
-    v = torch.from_numpy(random.normal(size=(num_clips, 4))).requires_grad_()
-    t = torch.from_numpy(random.normal(size=(num_captions, 4))).requires_grad_()
-    return v, t, torch.from_numpy(bags), np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def gradients(loss, *inputs):
-    return [loss.detach(), *torch.autograd.grad(loss, inputs)]
-
-
-def assert_close(found, expected, tolerance=1e-12):
-    for a, b in zip(found, expected, strict=True):
-        assert (a - b).abs().max() <= tolerance, (a, b)
 
 
 GRID = list(itertools.product((True, False), (1, 2), (True, False), (2, 9, 10**6)))
@@ -177,30 +145,6 @@ def test_low_precision_inputs_are_computed_in_fp32():
         assert torch.autograd.grad(loss, low)[0].dtype == dtype
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-def test_similarities_too_large_for_their_exp_equal_the_literal_loop(symmetric):
-    """Beyond `SAFE` the sums are kept as logarithms."""
-    for size in (3, 12):  # |s| up to 300, then far above the float64 limit of e^709
-        v, t, bags, excluded = random_case(2)
-        arguments = {"temperature": 0.5, "symmetric": symmetric}
-        loss = mil_nce_loss(v * size, t * size, bags, excluded_E2=excluded, tile=9, **arguments)
-        s = (v * size) @ (t * size).T / 0.5
-        own = torch.zeros(s.shape, dtype=torch.bool)
-        for i, bag in enumerate(bags.tolist()):
-            own[i, [k for k in bag if k >= 0]] = True
-        negative = ~own
-        negative[excluded[:, 0], excluded[:, 1]] = False
-        masked = s.masked_fill(~negative, -torch.inf)
-        terms = []
-        for i in own.any(dim=1).nonzero()[:, 0].tolist():
-            parts = [s[i][own[i]], masked[i]] + [masked[:, own[i]].flatten()] * symmetric
-            terms.append(torch.cat(parts).logsumexp(dim=0) - s[i][own[i]].logsumexp(dim=0))
-        found, expected = gradients(loss, v, t), gradients(sum(terms) / len(terms), v, t)
-        assert_close(found, expected, 1e-10 * size * size)
-    loss = mil_nce_loss(v.float() * 1000, t.float() * 1000, bags, temperature=0.5)
-    assert all(x.isfinite().all() for x in gradients(loss, v, t))
-
-
 @pytest.mark.parametrize("size", [1, 30])
 def test_each_clips_own_loss_and_any_weighting_of_them(size):
     v, t, bags, excluded = random_case(4)
@@ -219,83 +163,3 @@ def test_each_clips_own_loss_and_any_weighting_of_them(size):
     torch.autograd.gradcheck(weighed, (v, t))
     with pytest.raises(ValueError, match="reduction is 'sum', allowed: 'mean', 'none'"):
         mil_nce_loss(v, t, bags, temperature=1, reduction="sum")
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"bag_idx_BA": torch.tensor([[7], [0]])}, r"bag_idx spans \[0, 7\], allowed: \[-1, 2\]"),
-        ({"bag_idx_BA": torch.tensor([[-2], [0]])}, r"bag_idx spans \[-2, 0\]"),
-        ({"bag_idx_BA": torch.tensor([[1, 1], [0, 2]])}, "twice"),
-        ({"bag_idx_BA": torch.tensor([[0]])}, r"bag_idx \(1, 1\) does not fit clips \(2, 4\)"),
-        ({"captions_ND": torch.zeros(3, 5)}, r"clips \(2, 4\) and captions \(3, 5\)"),
-        ({"temperature": 0.0}, "temperature is 0.0, must be above 0"),
-        ({"temperature": torch.tensor(-1.0)}, "temperature is -1.0"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"excluded_E2": np.array([[0, 3]])}, "outside 2 clips × 3 captions"),
-        ({"clips_BD": torch.full((2, 4), math.nan)}, "2 of 2 clip embeddings are NaN"),
-        ({"captions_ND": torch.full((3, 4), math.inf)}, "3 of 3 caption embeddings"),
-    ],
-)
-def test_bad_input_is_named(change, line):
-    arguments = {
-        "clips_BD": torch.ones(2, 4),
-        "captions_ND": torch.ones(3, 4),
-        "bag_idx_BA": torch.tensor([[0], [2]]),
-        "temperature": 1.0,
-    } | change
-    with pytest.raises(ValueError, match=line):
-        mil_nce_loss(**arguments)
-
-
-def literal_exclusion(clips, captions, policy, margin, same_text):
-    found = []
-    for i in range(len(clips.video_B)):
-        bag = {k for k in clips.bag_idx_BA[i].tolist() if k >= 0}
-        for k in range(len(captions.video_N)):
-            same_video = clips.video_B[i] == captions.video_N[k]
-            meets = (
-                captions.start_N[k] <= clips.stop_B[i] + margin
-                and captions.stop_N[k] >= clips.start_B[i] - margin
-            )
-            out = {"none": False, "overlap": same_video and meets, "same_video": same_video}[policy]
-            out |= same_text and captions.hash_N[k] in {captions.hash_N[j] for j in bag}
-            if out and k not in bag:
-                found.append((i, k))
-    return found
-
-
-@pytest.mark.parametrize("policy", ["none", "overlap", "same_video"])
-@pytest.mark.parametrize("same_text", [True, False])
-def test_excluded_pairs_equal_a_literal_loop(policy, same_text):
-    for seed in range(5):
-        random = np.random.default_rng(seed)
-        start_N, start_B = random.uniform(0, 20, 9), random.uniform(0, 20, 6)
-        captions = CaptionKeys(
-            video_N=random.integers(0, 3, 9), start_N=start_N, stop_N=start_N + 2,
-            hash_N=random.integers(0, 4, 9),
-        )  # fmt: skip
-        clips = ClipKeys(
-            video_B=random.integers(0, 3, 6), start_B=start_B, stop_B=start_B + 3,
-            bag_idx_BA=random_case(seed, 6, 9)[2].numpy(),
-        )  # fmt: skip
-        found = excluded_pairs(
-            clips, captions, policy=policy, margin_seconds=1, exclude_same_text=same_text
-        )
-        assert found.dtype == np.int64
-        expected = literal_exclusion(clips, captions, policy, 1, same_text)
-        assert [tuple(pair) for pair in found.tolist()] == expected
-
-
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("c", [1, 2])
-def test_chance_level_is_the_loss_of_equal_embeddings(symmetric, c):
-    for seed in range(4):
-        v, t, bags, excluded = random_case(seed)
-        loss = mil_nce_loss(
-            torch.ones_like(v), torch.ones_like(t), bags, temperature=0.3, excluded_E2=excluded,
-            symmetric=symmetric, positive_weight=c,
-        )  # fmt: skip
-        negatives_B = count_negatives(bags.numpy(), excluded, len(t), symmetric=symmetric)
-        level = chance_level((bags.numpy() >= 0).sum(axis=1), negatives_B, c)
-        assert abs(level - loss.item()) < 1e-12

@@ -16,7 +16,7 @@ import torch
 
 from pipeline.encode_progress import Progress
 from pipeline.encoders import machine
-from pipeline.encoders.machine import keep_memory, machine_state, take_gpu
+from pipeline.encoders.machine import choose_device, keep_memory, machine_state, take_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 HOLD = """
@@ -181,3 +181,11 @@ def test_without_the_package_or_a_driver_that_tells_use_is_left_out(gpu, monkeyp
 def test_keeping_memory_changes_no_number():
     keep_memory()
     assert float(torch.ones(10_000_000).sum()) == 10_000_000
+
+
+def test_a_gpu_that_is_not_there_is_one_line():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match="--device is cuda, but no GPU"):
+        choose_device("cuda")
+    assert choose_device("auto") == "cpu"

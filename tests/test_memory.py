@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.formats.bags import TRAIN, Bags, read_bags, write_bags
-from tests.synthetic_bags import RECIPE, Results, make_results, train_settings
-from tests.test_data import files_of
+from tests.synthetic_bags import RECIPE, Results, files_of, make_results, train_settings
 from trainer.bag_index import open_index
 from trainer.batch import Batch
 from trainer.data import StepData, load_steps

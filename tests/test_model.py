@@ -1,4 +1,4 @@
-"""Towers: distinct words equal the plain form, padding never counts, model.pt round trip."""
+"""The model: weights of the seed alone, normalised embeddings, and the round trip of model.pt."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import resource
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from tests.synthetic_bags import FEATURE_DIM, RECIPE, train_settings
-from trainer.initial_weights import start_from
 from trainer.model import (
     LOWEST_TEMPERATURE,
-    TextTower,
-    VideoTower,
     build_model,
     caption_words,
     load_model,
@@ -22,13 +18,6 @@ from trainer.model import (
 )
 
 NUM_WORDS = 20
-
-
-def plain_text_tower(tower: TextTower, ids_NL: torch.Tensor) -> torch.Tensor:
-    """fc1 on every word, the max over the words that are not padding."""
-    hidden_NLH = torch.relu(tower.fc1(tower.words(ids_NL)))
-    hidden_NLH = hidden_NLH.masked_fill((ids_NL == 0)[..., None], -torch.inf)
-    return tower.fc2(hidden_NLH.amax(dim=1))
 
 
 def random_ids(num_captions: int = 9, length: int = 6) -> torch.Tensor:
@@ -40,23 +29,6 @@ def random_ids(num_captions: int = 9, length: int = 6) -> torch.Tensor:
     return torch.from_numpy(ids)
 
 
-def test_text_tower_equals_fc1_on_every_word():
-    torch.manual_seed(0)
-    tower = TextTower(NUM_WORDS, 5, 7, 4).double()
-    ids_NL = random_ids()
-    weights = torch.randn(len(ids_NL), 4, dtype=torch.float64)
-    results = []
-    for forward in (lambda: tower(caption_words(ids_NL)), lambda: plain_text_tower(tower, ids_NL)):
-        tower.zero_grad()
-        out = forward()
-        (out * weights).sum().backward()
-        results.append((out.detach(), [p.grad.clone() for p in tower.parameters()]))
-    (out, found), (expected_out, expected) = results
-    assert torch.allclose(out, expected_out, rtol=0, atol=1e-14)
-    for a, b in zip(found, expected, strict=True):
-        assert torch.allclose(a, b, rtol=0, atol=1e-14)
-
-
 def test_padding_never_counts_in_a_caption():
     model = build_model(train_settings(), feature_dim=FEATURE_DIM, num_words=NUM_WORDS)
     with torch.no_grad():
@@ -65,32 +37,6 @@ def test_padding_never_counts_in_a_caption():
     short = torch.tensor([[3, 5]])
     padded = torch.tensor([[3, 0, 5, 0, 0]])
     assert torch.equal(model.embed_captions(short), model.embed_captions(padded))
-
-
-@pytest.mark.parametrize("pool", ["mean", "max", "attention"])
-def test_masked_feature_rows_never_count(pool):
-    torch.manual_seed(1)
-    tower = VideoTower(5, 3, pool, "projection")
-    features = torch.randn(2, 3, 5)
-    longer = torch.cat([features, torch.full((2, 2, 5), 99.0)], dim=1)
-    mask = torch.tensor([[True] * 3] * 2)
-    out = tower(features, mask)
-    padded = tower(longer, torch.cat([mask, torch.zeros(2, 2, dtype=torch.bool)], dim=1))
-    assert torch.allclose(out, padded, atol=1e-6)
-
-
-def test_pools_give_what_their_names_say():
-    features, mask = torch.tensor([[[1.0, 4.0], [3.0, 2.0]]]), torch.tensor([[True, True]])
-    for pool, expected in (("mean", [2.0, 3.0]), ("max", [3.0, 4.0])):
-        assert VideoTower(2, 2, pool, "identity")(features, mask).tolist() == [expected]
-    attention = VideoTower(2, 2, "attention", "identity")
-    nn.init.zeros_(attention.attention.weight)
-    assert torch.allclose(attention(features, mask), torch.tensor([[2.0, 3.0]]))
-
-
-def test_identity_needs_equal_dimensions():
-    with pytest.raises(ValueError, match="identity needs embedding_dim 5"):
-        VideoTower(5, 3, "mean", "identity")
 
 
 @pytest.mark.parametrize("pool", ["mean", "max", "attention"])
@@ -182,21 +128,6 @@ def test_a_cut_or_foreign_model_file_is_named(tmp_path):
     path.write_text("hello")
     with pytest.raises(ValueError, match="not a whole model file"):
         load_model(path)
-
-
-def test_init_from_takes_weights_and_refuses_other_shapes_and_words(tmp_path):
-    model = saved(tmp_path / "model.pt", seed=8)
-    fresh = build_model(train_settings(), feature_dim=FEATURE_DIM, num_words=3)
-    start_from(fresh, tmp_path / "model.pt", ["a", "b", "c"])
-    for a, b in zip(fresh.parameters(), model.parameters(), strict=True):
-        assert torch.equal(a, b)
-    with pytest.raises(ValueError, match="another vocabulary"):
-        start_from(fresh, tmp_path / "model.pt", ["a", "b", "d"])
-    other = build_model(train_settings(text_hidden=17), feature_dim=FEATURE_DIM, num_words=3)
-    with pytest.raises(ValueError, match=r"has \(16, 6\) for text.fc1.weight, expected \(17, 6\)"):
-        start_from(other, tmp_path / "model.pt", ["a", "b", "c"])
-    saved(tmp_path / "fixed.pt", learn_temperature=False)
-    start_from(fresh, tmp_path / "fixed.pt", ["a", "b", "c"])
 
 
 def save_changed(path, change) -> None:

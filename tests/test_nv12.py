@@ -21,7 +21,7 @@ from pipeline.formats.manifest import VideoFault
 from pipeline.nv12 import Look, SquareMaker, planes_of
 from pipeline.painter import Painter
 from pipeline.pixels import Geometry
-from pipeline.swscale import WEIGHTS, cubic
+from pipeline.swscale import WEIGHTS
 from pipeline.video_stream import best_stream, open_video
 from tests.gpu_frames import nv12_of
 from tests.videos import set_display_matrix, steady, write_video
@@ -193,16 +193,6 @@ def test_a_look_that_changes_gets_steps_of_its_own():
     full = maker.square(*grey, Look(32, 48, BT601, True, None))
     assert np.unique(full).tolist() == [126]
     assert np.unique(limited).tolist() == [126]  # 128.1, less the 1.8 that the tables take
-
-
-@pytest.mark.parametrize(("before", "after"), [(10, 10), (64, 23), (23, 64), (1, 5)])
-def test_weights_keep_what_is_flat_and_where_it_lies(before, after):
-    weights = cubic(before, after)
-    assert weights.shape == (after, before)
-    np.testing.assert_allclose(weights.sum(axis=1), 1)
-    np.testing.assert_allclose(weights, weights[::-1, ::-1], atol=1e-12)
-    if before == after:
-        np.testing.assert_allclose(weights, np.eye(before), atol=1e-12)
 
 
 @pytest.mark.real

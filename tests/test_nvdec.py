@@ -210,7 +210,8 @@ def test_the_log_names_the_first_fault_and_counts_the_others(caplog):
 
 def test_the_index_says_which_decoder_it_was_and_re_use_keeps_that(gpu, path, tmp_path, caplog):
     from pipeline import shard_encoder
-    from tests.test_encode import SETTINGS, Means, accepted, outputs_in
+    from tests.small_shards import SETTINGS, accepted, outputs_in
+    from tests.stand_ins import Means
 
     deep = write_video(tmp_path / "deep.mp4", steady(50), pixels="yuv420p10le")
     gpu(lambda f: OnGpu(f) if f.format.name == "yuv420p" else ten_bits(f))

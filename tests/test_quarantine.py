@@ -15,8 +15,7 @@ import torch
 from pipeline.formats.bags import TRAIN, read_bags
 from pipeline.formats.files import write_json
 from tests.ranks import run_ranks
-from tests.synthetic_bags import Results, make_results, train_settings
-from tests.test_data import files_of, rewrite, step_data
+from tests.synthetic_bags import Results, files_of, make_results, rewrite, step_data, train_settings
 from trainer.bag_index import open_index
 from trainer.batch import Unreadable
 from trainer.distributed import World

@@ -10,10 +10,9 @@ import pytest
 
 from pipeline import report
 from pipeline.formats.files import write_json
-from pipeline.report_pictures import SIZE, pictures_of
+from pipeline.report_pictures import SIZE
 from pipeline.stills import still
-from tests.test_report import EVIL, Page
-from tests.tiny_results import make_results
+from tests.pages import EVIL, Page
 
 
 def found(video: Path, **more: object) -> dict:
@@ -78,11 +77,6 @@ def test_other_files_are_refused(tmp_path):
     write_json(tmp_path / "x.json", {"format": "bagpipe-retrieval-2"})
     with pytest.raises(ValueError, match="is no bagpipe-search-1 file"):
         report.render_search(tmp_path / "x.json")
-
-
-def test_paths_of_a_results_folder_come_from_its_plan(tmp_path):
-    make_results(tmp_path)
-    assert pictures_of(tmp_path, {"c", "unknown"}).paths == {"c": "videos/c.mp4"}
 
 
 @pytest.mark.parametrize("arguments", [[], ["--results=x"], ["--settings=x"]])

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.synthetic_bags import Results
-from tests.test_train import (
-    checkpoint_steps,
-    finish,
-    launcher,
-    losses,
-    results_with,
-    weights,
-)
+from tests.synthetic_bags import Results, results_with
+from tests.test_train import checkpoint_steps, finish, launcher, losses, weights
 from trainer.cli import run as run_command
 from trainer.monitor import read_metrics
 from trainer.train import main

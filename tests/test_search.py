@@ -1,4 +1,4 @@
-"""Search in both directions beside a scan of everything, re-use of embeddings, and refusals."""
+"""Search in both directions beside a scan of everything, and refusals."""
 
 from __future__ import annotations
 
@@ -10,28 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.formats.bags import read_bags
 from pipeline.formats.vocabulary import write_vocabulary
-from tests.test_evaluate import TRAIN, save_tiny
-from tests.tiny_results import FEATURE_DIM, RECIPE, TEXTS, WORDS, TinyResults, make_results
-from trainer import embeddings, search
+from tests.tiny_model import TRAIN, make_tested, run_search, save_tiny
+from tests.tiny_results import FEATURE_DIM, RECIPE, TEXTS, WORDS, TinyResults
+from trainer import search
 from trainer.model import build_model, load_model
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> TinyResults:
     """Results with a model of random weights."""
-    made = make_results(tmp_path)
-    save_tiny(made, build_model(TRAIN, feature_dim=FEATURE_DIM, num_words=len(WORDS)))
-    return made
-
-
-def run_search(tiny: TinyResults, *arguments: str, k: int = 9) -> dict:
-    """Search as by hand; return the JSON."""
-    path = tiny.root / "found.json"
-    model = f"--model={tiny.root / 'train/model.pt'}"
-    search.main([model, *arguments, "-k", str(k), "--output", str(path)])
-    return json.loads(path.read_text())
+    return make_tested(tmp_path)
 
 
 def scanned(tiny: TinyResults) -> tuple[dict[tuple, np.ndarray], object]:
@@ -66,13 +55,6 @@ def test_a_text_finds_what_a_scan_of_all_clips_finds(tiny, capsys):
     assert [line.split()[2] for line in table.splitlines()[1:]] == [clip[0] for clip in expected]
 
 
-def test_a_hit_tells_the_captions_nearest_to_it(tiny):
-    hits = run_search(tiny, "rice")["hits"]
-    (hit,) = [h for h in hits if (h["video_id"], h["start"]) == ("c", 2.0)]
-    assert [c["text"] for c in hit["captions"]] == [TEXTS[4], TEXTS[3]]  # then the earlier row
-    assert hit["captions"][0] == {"start": 2.0, "end": 4.0, "text": "mix the rice"}
-
-
 def test_a_moment_finds_what_a_scan_of_all_captions_finds(tiny):
     found = run_search(tiny, "--video=a.1", "--at=2.5", k=6)
     clips, model = scanned(tiny)
@@ -92,32 +74,6 @@ def test_a_small_k_gives_the_first_of_a_large_one(tiny):
 def test_distinct_hits_of_the_command_are_the_best_moments(tiny):
     # The clips of these videos do not overlap.
     assert run_search(tiny, "egg", "--distinct")["hits"] == run_search(tiny, "egg")["hits"]
-
-
-def test_embeddings_are_made_once_and_again_for_another_model(tiny, caplog):
-    caplog.set_level("INFO")
-    run_search(tiny, "egg")
-    assert caplog.text.count("embedding the clips") == 2
-    run_search(tiny, "rice")
-    assert caplog.text.count("embedding the clips") == 2
-    other = build_model(replace(TRAIN, seed=1), feature_dim=FEATURE_DIM, num_words=len(WORDS))
-    save_tiny(tiny, other)
-    run_search(tiny, "rice")
-    assert caplog.text.count("embedding the clips") == 4
-
-
-def test_the_stage_writes_what_search_would_make(tiny):
-    run_search(tiny, "egg")
-    made = [path.read_bytes() for path in sorted((tiny.root / "embeddings").iterdir())]
-    for name in ("00000", "00001"):
-        places = {
-            "model": "train/model.pt", "bags": f"bags/{name}.npz", "tar": f"shards/{name}.tar",
-            "output": f"embeddings/{name}.npy", "index": f"embeddings/{name}.parquet",
-        }  # fmt: skip
-        embeddings.main([f"--{key}={tiny.root / place}" for key, place in places.items()])
-    assert [path.read_bytes() for path in sorted((tiny.root / "embeddings").iterdir())] == made
-    vectors = np.load(tiny.root / "embeddings/00000.npy")
-    assert len(vectors) == read_bags(tiny.root / "bags/00000.npz").num_clips
 
 
 def test_unknown_words_are_named_and_left_out(tiny, caplog):

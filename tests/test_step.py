@@ -6,22 +6,18 @@ import json
 import logging
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pipeline.formats.files import write_json
 from tests.ranks import run_ranks
-from tests.synthetic_bags import Results, make_results, train_settings, write_settings
+from tests.synthetic_bags import Results, results_with, train_settings
 from trainer import distributed
 from trainer.distributed import World
 from trainer.model import load_model
 from trainer.monitor import read_metrics
-from trainer.optimize import learning_rate, peak_learning_rate
-from trainer.preflight import check_device
 from trainer.step import follow, largest_similarity
 from trainer.train import main
 
@@ -30,12 +26,6 @@ BANK = {
     "bank_clips": 30, "bank_captions": 40, "bank_draw": "hardest", "bank_drawn": 20,
     "bank_warmup_steps": 1, "bank_momentum": 0.9,
 }  # fmt: skip
-
-
-def results_with(root, **changes) -> Results:
-    results = make_results(root)
-    write_json(root / "settings/train.json", asdict(train_settings(**changes)))
-    return results
 
 
 def trained(root, flags: dict | None = None, **changes) -> tuple[dict, list[dict]]:
@@ -152,35 +142,6 @@ def test_norms_train(norm, tmp_path):
     assert ("text.norm.running_mean" in state) is (norm == "batch")
 
 
-@pytest.mark.parametrize(
-    ("changes", "chunk", "line"),
-    [
-        ({"norm": "sync_batch"}, 0, r"norm sync_batch needs GPUs.*: set train\.norm: layer"),
-        ({"comm_hook": "bf16_compress"}, 0, r"needs NCCL on GPUs: set .*: fp16_compress"),
-        ({"norm": "batch"}, 4, r"norm batch would see the chunks of run\.train\.chunk one by one"),
-        ({"plain_accumulation": 2}, 4, "plain_accumulation is for comparison alone"),
-        ({"plain_accumulation": 2, "bank_clips": 9}, 0, "plain_accumulation is for comparison"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_before_the_first_step(changes, chunk, line):
-    with pytest.raises(ValueError, match=line):
-        check_device(train_settings(**changes), torch.device("cpu"), chunk=chunk)
-
-
-@pytest.mark.parametrize(
-    ("scaling", "batch", "peak"),
-    [("none", 1024, 8e-4), ("linear", 1024, 3.2e-3), ("sqrt", 1024, 1.6e-3), ("sqrt", 64, 4e-4)],
-)
-def test_the_learning_rate_scales_with_the_batch(scaling, batch, peak):
-    settings = train_settings(
-        lr=8e-4, lr_scaling=scaling, lr_base_batch=256, global_batch=batch, warmup_samples=batch
-    )
-    assert peak_learning_rate(settings) == pytest.approx(peak)
-    rates = [learning_rate(settings, step, 5) for step in range(5)]
-    golden = np.array([0.1, 1.0, 0.8535534, 0.5, 0.1464466])
-    assert rates == pytest.approx((golden * peak).tolist(), rel=1e-6)
-
-
 def compressed(world: World, _: object) -> dict:
     """The gradients of a linear layer through each hook."""
     found = {}
@@ -220,8 +181,7 @@ def test_the_bound_of_cosines_is_known_from_the_settings():
 
 
 def test_anomaly_names_the_operation(tmp_path, monkeypatch):
-    results = make_results(tmp_path)
-    write_settings(results, max_steps=1)
+    results = results_with(tmp_path, max_steps=1)
 
     class Bad(torch.autograd.Function):
         @staticmethod

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.ranks import free_port
-from tests.synthetic_bags import Results
+from tests.synthetic_bags import Results, results_with
 from tests.test_train import (
     ROOT,
     checkpoint_steps,
@@ -25,7 +25,6 @@ from tests.test_train import (
     finish,
     launcher,
     losses,
-    results_with,
     wait_for_step,
     weights,
 )

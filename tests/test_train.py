@@ -18,18 +18,12 @@ import torch
 
 from pipeline.formats.bags import VAL, read_bags, write_bags
 from pipeline.formats.files import write_json
-from tests.synthetic_bags import Results, make_results, train_settings
+from tests.synthetic_bags import Results, make_results, results_with, train_settings
 from trainer.model import load_model
 from trainer.monitor import read_metrics
 from trainer.train import main
 
 ROOT = Path(__file__).parents[1]
-
-
-def results_with(root: Path, **changes) -> Results:
-    results = make_results(root)
-    write_json(root / "settings/train.json", asdict(train_settings(**changes)))
-    return results
 
 
 def weights(results: Results) -> dict[str, torch.Tensor]:

@@ -15,17 +15,10 @@ import pytest
 
 from pipeline.formats.files import read_json
 from tests import test_stop
+from tests.synthetic_bags import results_with
 from tests.test_resume import stop_at
 from tests.test_stop import logged_step, ranks_alone, ranks_below, wait_until
-from tests.test_train import (
-    ROOT,
-    checkpoint_steps,
-    descendants,
-    finish,
-    launcher,
-    losses,
-    results_with,
-)
+from tests.test_train import ROOT, checkpoint_steps, descendants, finish, launcher, losses
 from trainer.train import main
 
 LONG = {"epochs": 400}

@@ -10,8 +10,7 @@ import torch
 
 from pipeline.formats.bags import VAL, read_bags
 from tests.ranks import run_ranks
-from tests.synthetic_bags import NUM_WORDS, Results, make_results, train_settings
-from tests.test_data import files_of, rewrite
+from tests.synthetic_bags import NUM_WORDS, Results, files_of, make_results, rewrite, train_settings
 from trainer.bag_index import open_index
 from trainer.distributed import World
 from trainer.model import build_model

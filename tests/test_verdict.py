@@ -1,4 +1,4 @@
-"""The verdict names what a step really waits for; parts of a timeline add up to the whole."""
+"""The verdict names what a step really waits for."""
 
 from __future__ import annotations
 
@@ -11,59 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ranks import run_ranks
 from tests.synthetic_bags import make_results
 from trainer.data import StepData
 from trainer.distributed import World
 from trainer.monitor import read_metrics
-from trainer.stopwatch import PARTS, Stopwatch
+from trainer.stopwatch import PARTS
 from trainer.train import main
 from trainer.verdict import StepTimes, gpu_utilization, verdict
 
 
 def times(**seconds: float) -> np.ndarray:
     return np.array([[seconds.get(name, 0.0) for name in PARTS]])
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """A clock that stands still until it is told how many seconds pass."""
-    now = [100.0]
-    monkeypatch.setattr("trainer.stopwatch.time.perf_counter", lambda: now[0])
-
-    def wait(seconds: float) -> None:
-        now[0] += seconds
-
-    return wait
-
-
-def test_parts_are_exclusive_and_add_up(passes):
-    watch = Stopwatch()
-    watch.summary()
-    with watch.part("loss"):
-        passes(2)
-        with watch.part("gather"):
-            passes(3)
-        passes(1)
-    with watch.part("waiting"), watch.part("gather", within=("waiting",)):
-        passes(5)
-    passes(7)
-    parts = watch.summary()
-    assert {name: took for name, took in parts.items() if took} == {
-        "loss": 3, "gather": 3, "waiting": 5, "other": 7
-    }  # fmt: skip
-
-
-def test_what_follows_the_last_gradient_is_the_exchange(passes):
-    watch = Stopwatch()
-    watch.summary()
-    with watch.part("backward"):
-        for _ in range(3):
-            passes(1)
-            watch.split("exchange")
-        passes(5)
-    parts = watch.summary()
-    assert {name: took for name, took in parts.items() if took} == {"backward": 3, "exchange": 5}
 
 
 @pytest.mark.parametrize(
@@ -132,22 +90,3 @@ def test_how_busy_a_gpu_is_comes_with_the_line_where_it_is_known(monkeypatch):
     monkeypatch.setattr(torch.cuda, "utilization", not_supported)
     assert "gpu_utilization" not in line_on_a_gpu()
     assert math.isnan(gpu_utilization(torch.device("cpu")))
-
-
-def slow_rank(world: World, _) -> dict:
-    """A step in which rank 1 computes longer; both then meet."""
-    world.watch.summary()
-    if world.rank == 1:
-        time.sleep(0.3)
-    with world.watch.part("waiting"):
-        world.gather_integers([1])
-    world.sum(torch.zeros(3))
-    return world.watch.summary()
-
-
-@pytest.mark.timeout(90)
-def test_waiting_for_a_slow_rank_is_no_gathering(tmp_path):
-    first, second = run_ranks(slow_rank, 2, None, tmp_path)
-    assert first["waiting"] > 0.2
-    assert second["waiting"] < first["waiting"]
-    assert "gather" in first

@@ -35,7 +35,8 @@ from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import encode_rows
 from pipeline.video import Geometry, VideoReader
 from tests.benchmarks.decode import make_video
-from tests.test_encode import SETTINGS, Means, accepted, outputs_in
+from tests.small_shards import SETTINGS, accepted, outputs_in
+from tests.stand_ins import Means
 from tests.videos import numbered, steady, write_video
 
 S3D_SETTINGS = dataclasses.replace(SETTINGS, sampling="milnce-3.2s", frame_size=224)

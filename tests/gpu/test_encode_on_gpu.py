@@ -18,11 +18,13 @@ from pipeline.nv12 import planes_of
 from pipeline.nvdec import nvdec_fault
 from pipeline.video import Geometry, VideoReader
 from pipeline.video_stream import best_stream, open_video
-from tests.test_encoder_interface import SETTINGS
+from tests.examples import encode_settings
 from tests.videos import quadrants, set_display_matrix, steady, write_video
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
+
+SETTINGS = encode_settings()
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from pipeline.formats.files import write_json
-from tests.synthetic_bags import Results, make_results, train_settings
-from tests.test_data import step_data
+from tests.synthetic_bags import Results, make_results, step_data, train_settings
 from trainer.batch import Batch, Fault
 from trainer.data import load_steps
 from trainer.loading import prefetched
