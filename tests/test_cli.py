@@ -14,44 +14,44 @@ import pytest
 from trainer.cli import FAULT_FILE, speak_as, tell_launcher
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ["pipeline", "trainer"]
+RUNS = ["pipeline.cli", "trainer.cli"]
 
 
-def ended(package: str, body: str) -> tuple[int, str]:
+def ended(module: str, body: str) -> tuple[int, str]:
     """Exit status and stderr of a command whose main is `body`."""
-    code = f"import logging\nfrom {package}.cli import run\ndef main():\n    {body}\nrun(main)"
+    code = f"import logging\nfrom {module} import run\ndef main():\n    {body}\nrun(main)"
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("module", RUNS)
 @pytest.mark.parametrize("error", ["ValueError", "FileNotFoundError", "OSError"])
-def test_what_people_can_mend_is_one_line_and_1(package, error):
-    status, text = ended(package, f"raise {error}('a line\\n   and its\\tend')")
+def test_what_people_can_mend_is_one_line_and_1(module, error):
+    status, text = ended(module, f"raise {error}('a line\\n   and its\\tend')")
     assert status == 1
     assert re.fullmatch(r"\d\d:\d\d:\d\d ERROR a line and its end\n", text)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_broken_promise_of_ours_shows_its_place(package):
-    status, text = ended(package, "assert False, 'never'")
+@pytest.mark.parametrize("module", RUNS)
+def test_a_broken_promise_of_ours_shows_its_place(module):
+    status, text = ended(module, "assert False, 'never'")
     assert status == 1
     assert text.startswith("Traceback")
     assert text.endswith("AssertionError: never\n")
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_ctrl_c_and_a_good_end(package):
-    assert ended(package, "raise KeyboardInterrupt") == (130, "")
-    status, text = ended(package, "logging.info('done'), logging.debug('unseen')")
+@pytest.mark.parametrize("module", RUNS)
+def test_ctrl_c_and_a_good_end(module):
+    assert ended(module, "raise KeyboardInterrupt") == (130, "")
+    status, text = ended(module, "logging.info('done'), logging.debug('unseen')")
     assert status == 0
     assert re.fullmatch(r"\d\d:\d\d:\d\d INFO done\n", text)
 
 
 def test_a_rank_leaves_its_fault_to_the_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv(FAULT_FILE, str(tmp_path / "fault"))
-    assert ended("trainer", "raise ValueError('rank 1:\\nno file')")[0] == 1
+    assert ended("trainer.cli", "raise ValueError('rank 1:\\nno file')")[0] == 1
     tell_launcher("another")
     assert (tmp_path / "fault").read_text() == "rank 1: no file\nanother\n"
     monkeypatch.setenv(FAULT_FILE, str(tmp_path / "of another node/fault"))

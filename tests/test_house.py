@@ -1,10 +1,14 @@
-"""The size of the house, as CONTRIBUTING.md states it: `python -m tests.test_house` measures."""
+"""The size of the house, as CONTRIBUTING.md states it, and its mirror, the tests.
+
+`python -m tests.test_house` measures.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 LONG_FILE = 220
 """Lines; a longer file says in CONTRIBUTING.md why it is one."""
+TESTED_THROUGH_OTHERS = {
+    "trainer/guards.py": "test_distributed.py",  # three ranks meet once, for all that they exchange
+    "trainer/run.py": "test_train.py",  # what the stage keeps of a run on one rank
+}
+"""Modules without a file of tests by their name, and the one that covers them."""
 
 
 def code_files(*rooms: str) -> list[Path]:
@@ -41,6 +50,64 @@ def long_files() -> dict[str, int]:
         for path in code_files("pipeline", "trainer")
     }
     return {name: size for name, size in sizes.items() if size > LONG_FILE}
+
+
+def modules() -> list[str]:
+    """Those that are tested, as paths below the root."""
+    paths = [path.relative_to(ROOT) for path in code_files("pipeline", "trainer")]
+    return [path.as_posix() for path in paths if path.name != "__init__.py"]
+
+
+def file_of_tests(module: str) -> Path:
+    """Where a newcomer looks for the tests of a module."""
+    path = Path(module)
+    name = f"formats_{path.stem}" if path.parent.name == "formats" else path.stem
+    # Both packages have a probe.
+    name = "probe_linear" if module == "trainer/probe.py" else name
+    return ROOT / "tests" / f"test_{name}.py"
+
+
+@cache
+def imported_by(path: Path) -> set[str]:
+    """What of the house a file imports, as paths of modules; also in code that it holds as text."""
+    text = path.read_text(encoding="utf-8")
+    found = set(re.findall(r"\b((?:pipeline|trainer|tests)(?:\.\w+)+)", text))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    names = {"/".join(name.split(".")[:size]) for name in found for size in (2, 3)}
+    return {f"{name}.py" for name in names if (ROOT / f"{name}.py").is_file()}
+
+
+def reached_from(path: Path) -> set[str]:
+    """All that a test file imports, and what that imports, and so on."""
+    found: set[str] = set()
+    ahead = imported_by(path)
+    while ahead:
+        found |= ahead
+        ahead = {name for near in ahead for name in imported_by(ROOT / near)} - found
+    return found
+
+
+def test_each_module_has_a_file_of_tests_by_its_name():
+    assert len(modules()) > 100
+    absent = {module for module in modules() if not file_of_tests(module).exists()}
+    assert absent == set(TESTED_THROUGH_OTHERS)
+    assert len(absent) <= 15
+
+
+def test_the_tests_of_a_module_import_or_run_it():
+    for module in modules():
+        through = TESTED_THROUGH_OTHERS.get(module)
+        path = ROOT / "tests" / through if through else file_of_tests(module)
+        assert "\ndef test_" in path.read_text(encoding="utf-8"), path
+        assert module in reached_from(path), f"{path.name} never meets {module}"
+
+
+def test_what_tests_share_stands_in_no_test():
+    for path in code_files("tests"):
+        tests = [name for name in imported_by(path) if name.startswith("tests/test_")]
+        assert tests == [], f"{path.name} imports from {tests}"
 
 
 def test_functions_are_short():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.synthetic_bags import train_settings
-from trainer.preflight import check_device
+from pipeline.formats.bags import TRAIN
+from pipeline.formats.vocabulary import write_vocabulary
+from tests.synthetic_bags import NUM_WORDS, files_of, make_results, train_settings
+from trainer.bag_index import open_index
+from trainer.preflight import check_device, plan_run, read_words
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,22 @@ from trainer.preflight import check_device
 def test_what_does_not_go_together_is_refused_before_the_first_step(changes, chunk, line):
     with pytest.raises(ValueError, match=line):
         check_device(train_settings(**changes), torch.device("cpu"), chunk=chunk)
+
+
+def test_words_come_in_the_order_of_their_ids_and_another_vocabulary_is_refused(tmp_path):
+    results = make_results(tmp_path)
+    index, path = open_index(files_of(results)), results.root / "vocabulary.txt"
+    assert read_words(path, index) == [f"word{number}" for number in range(1, NUM_WORDS + 1)]
+    write_vocabulary(path, ["other", "words"])
+    with pytest.raises(ValueError, match=r"vocabulary\.txt is not the vocabulary of .*00000\.npz"):
+        read_words(path, index)
+
+
+def test_the_number_of_steps_follows_from_videos_visits_and_epochs(tmp_path):
+    index = open_index(files_of(make_results(tmp_path)))
+    videos = sum(len(of_shard) for of_shard in index.videos(TRAIN))
+    settings = train_settings(global_batch=4, clips_per_video=2, epochs=3)
+    assert plan_run(index, settings, 2).num_steps == 3 * (videos // 2)
+    assert plan_run(index, train_settings(max_steps=5), 2).num_steps == 5
+    with pytest.raises(ValueError, match=r"7 ranks share 6 videos of a step .*use fewer ranks"):
+        plan_run(index, train_settings(), 7)

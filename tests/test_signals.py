@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ def test_a_signal_raises_the_flag_and_nothing_else(number):
     with StopFlag() as flag:
         assert not flag.raised
         for _ in range(2):
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         assert flag.raised
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
@@ -47,7 +46,7 @@ def test_a_stop_ends_in_143_but_below_the_launcher_in_a_file(tmp_path, monkeypat
 def test_a_signal_while_children_start_comes_through_afterwards():
     with StopFlag() as flag:
         with sparing_children():
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             assert not flag.raised
             code = "import signal; print(*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
             blocked = run_code(code).stdout.split()
