@@ -109,3 +109,25 @@ def make_page(tiny: TinyResults, title: str = "A test") -> str:
     write_json(settings, {"title": title, "worst_videos": 20})
     report.main([f"--results={tiny.root}", f"--settings={settings}", f"--output={output}"])
     return output.read_text(encoding="utf-8")
+
+
+def found(video: Path, **more: object) -> dict:
+    """What a search wrote: a hit in a video that is there, and one in a video that is gone."""
+    caption = {"start": 0.0, "end": 1.0, "text": "cut the onion"}
+    hits = [
+        {"rank": 1, "score": 0.75, "video_id": "a", "path": str(video), "start": 1.0, "end": 3.0,
+         "captions": [caption]},
+        {"rank": 2, "score": 0.5, "video_id": "b", "path": "gone.mp4", "start": 0.0, "end": 2.0,
+         "captions": []},
+    ]  # fmt: skip
+    return {
+        "format": "bagpipe-search-1", "kind": "text", "query": "onions", "unknown_words": ["yum"],
+        "k": 2, "searched": 9, "model": {"sha256": "1" * 64, "step": 7}, "hits": hits, **more,
+    }  # fmt: skip
+
+
+def make_search_page(folder: Path, content: dict) -> str:
+    """Write the page as by hand."""
+    write_json(folder / "found.json", content)
+    report.main([f"--search={folder / 'found.json'}", f"--output={folder / 'found.html'}"])
+    return (folder / "found.html").read_text(encoding="utf-8")

@@ -20,9 +20,7 @@ import pytest
 from pipeline import report
 from pipeline.formats.files import write_json, write_text
 from pipeline.formats.plan import read_planned_videos, write_planned_videos
-from tests.pages import retrieval
-from tests.test_report_search import found
-from tests.test_report_search import make_page as search_page
+from tests.pages import found, make_search_page, retrieval
 from tests.tiny_results import make_results
 
 PHONE, DESK = 400, 1200
@@ -128,7 +126,7 @@ def test_the_report_fits_and_shows_everything(chromium, run_page, tmp_path, widt
 def test_the_page_of_a_search_fits_a_phone(chromium, tmp_path, plain_video):
     content = found(plain_video, query="word " * 40 + "w" * 80)
     content["hits"][0]["video_id"] = "i" * 120
-    seen = browse(chromium, search_page(tmp_path, content), tmp_path / "b", PHONE)
+    seen = browse(chromium, make_search_page(tmp_path, content), tmp_path / "b", PHONE)
     assert seen["console"] == []
     assert seen["scrolls"] <= PHONE
     assert seen["pictures"] == [144]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.formats.partial import partial_path, read_partial, write_partial
-from tests.test_formats_shard import facts, video
+from tests.encoded_videos import facts, video
 
 LONG_ID = "../" + "ü" * 300
 

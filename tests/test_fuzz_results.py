@@ -29,9 +29,9 @@ from pipeline.formats.partial import read_any_partial, write_partial
 from pipeline.formats.shard import read_features, read_index, read_index_facts
 from pipeline.tools.info import describe
 from pipeline.tools.verify import check_shard
+from tests.encoded_videos import video
 from tests.fuzzing import bounded_memory, damaged, read_or_refuse, replaced
 from tests.synthetic_bags import train_settings
-from tests.test_formats_shard import video
 from tests.tiny_results import FEATURE_DIM, RECIPE, WORDS, make_results
 from trainer.checkpoint import MAGIC, load_checkpoint, save_checkpoint
 from trainer.model import build_model, load_model, save_model

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.formats.settings import read_settings
+from tests.config_files import CONFIG, SCHEMA, SECTIONS
 from tests.fuzzing import damaged, read_or_refuse
-from tests.test_settings import CONFIG, SCHEMA, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG_FAULT = ("config_fault", "did_you_mean")

@@ -24,8 +24,8 @@ from pipeline.formats.videos import read_videos
 from pipeline.formats.vocabulary import read_vocabulary
 from pipeline.inspection import read_deny_list
 from pipeline.vocabulary import encode_caption, read_word_list, tokenize
+from tests.encoded_videos import RECIPE, video
 from tests.fuzzing import damaged, read_or_refuse, replaced
-from tests.test_formats_shard import RECIPE, video
 from trainer.clip_list import read_test_rows
 from trainer.word_vectors import read_vectors
 from trainer.word_vectors import read_word_list as read_matrix_words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,33 +11,11 @@ from pipeline import report
 from pipeline.formats.files import write_json
 from pipeline.report_pictures import SIZE
 from pipeline.stills import still
-from tests.pages import EVIL, Page
-
-
-def found(video: Path, **more: object) -> dict:
-    """What a search wrote: a hit in a video that is there, and one in a video that is gone."""
-    caption = {"start": 0.0, "end": 1.0, "text": "cut the onion"}
-    hits = [
-        {"rank": 1, "score": 0.75, "video_id": "a", "path": str(video), "start": 1.0, "end": 3.0,
-         "captions": [caption]},
-        {"rank": 2, "score": 0.5, "video_id": "b", "path": "gone.mp4", "start": 0.0, "end": 2.0,
-         "captions": []},
-    ]  # fmt: skip
-    return {
-        "format": "bagpipe-search-1", "kind": "text", "query": "onions", "unknown_words": ["yum"],
-        "k": 2, "searched": 9, "model": {"sha256": "1" * 64, "step": 7}, "hits": hits, **more,
-    }  # fmt: skip
-
-
-def make_page(folder: Path, content: dict) -> str:
-    """Write the page as by hand."""
-    write_json(folder / "found.json", content)
-    report.main([f"--search={folder / 'found.json'}", f"--output={folder / 'found.html'}"])
-    return (folder / "found.html").read_text(encoding="utf-8")
+from tests.pages import EVIL, Page, found, make_search_page
 
 
 def test_each_hit_has_its_picture_and_a_link_to_its_moment(tmp_path, plain_video):
-    page = make_page(tmp_path, found(plain_video))
+    page = make_search_page(tmp_path, found(plain_video))
     (picture,) = re.findall(r'<img class="still" src="data:image/jpeg;base64,([^"]+)"', page)
     assert base64.b64decode(picture) == still(plain_video, 2.0, SIZE)
     assert f'href="{plain_video.as_uri()}#t=1.0"' in page
@@ -53,7 +30,7 @@ def test_the_reverse_shows_the_clip_and_the_captions_found(tmp_path, plain_video
     hits = [{"rank": 1, "score": 0.5, "video_id": "b", "path": "gone.mp4", "start": 0.0, "end": 2.0,
              "text": "fry the rice"}]  # fmt: skip
     clip = found(plain_video)["hits"][0]
-    page = make_page(tmp_path, found(plain_video, kind="clip", clip=clip, at=2.0, hits=hits))
+    page = make_search_page(tmp_path, found(plain_video, kind="clip", clip=clip, at=2.0, hits=hits))
     assert page.count("data:image/jpeg") == 1
     assert "“fry the rice”" in page
     assert "a, 1.0–3.0 s" in page
@@ -62,7 +39,7 @@ def test_the_reverse_shows_the_clip_and_the_captions_found(tmp_path, plain_video
 def test_text_from_data_is_escaped(tmp_path, plain_video):
     content = found(plain_video, query=EVIL, unknown_words=[EVIL])
     content["hits"][0] |= {"video_id": EVIL, "captions": [{"start": 0, "end": 1, "text": EVIL}]}
-    page = make_page(tmp_path, content)
+    page = make_search_page(tmp_path, content)
     assert "<script" not in page
     assert Page(page).open == []
 
@@ -70,7 +47,7 @@ def test_text_from_data_is_escaped(tmp_path, plain_video):
 def test_a_video_that_does_not_decode_has_no_picture_and_no_crash(tmp_path, plain_video):
     (tmp_path / "page.mp4").write_text("<!DOCTYPE html>")
     content = found(tmp_path / "page.mp4")
-    assert make_page(tmp_path, content).count("no picture") == 2
+    assert make_search_page(tmp_path, content).count("no picture") == 2
 
 
 def test_other_files_are_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.synthetic_bags import Results, results_with
-from tests.test_train import checkpoint_steps, finish, launcher, losses, weights
+from tests.training_runs import checkpoint_steps, finish, launcher, losses, stop_at, weights
 from trainer.cli import run as run_command
 from trainer.monitor import read_metrics
 from trainer.train import main
@@ -21,13 +21,6 @@ def whole(tmp_path_factory) -> Results:
     results = results_with(tmp_path_factory.mktemp("whole"))
     main(results.train_arguments(log_every=3))
     return results
-
-
-def stop_at(results: Results, step: int, **flags) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(results.train_arguments(stop_at=step, save_every=1000, **flags))
-    assert ended.value.code == 0
-    assert checkpoint_steps(results)[-1] == step
 
 
 def lines(results: Results) -> list[tuple]:

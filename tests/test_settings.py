@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
-import pipeline.settings
-import trainer.settings
 from pipeline.formats.recipe import PRESETS, TAILS, Sampling
 from pipeline.formats.settings import settings_from
 from pipeline.formats.videos import SPLITS, VideoEntry
-
-ROOT = Path(__file__).resolve().parents[1]
-CONFIG_TEXT = (ROOT / "config/config.yaml").read_text(encoding="utf-8")
-CONFIG = yaml.safe_load(CONFIG_TEXT)
-SCHEMA = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text(encoding="utf-8"))
-SECTIONS = {
-    "plan": pipeline.settings.PlanSettings,
-    "manifest": pipeline.settings.ManifestSettings,
-    "captions": pipeline.settings.CaptionsSettings,
-    "encode": pipeline.settings.EncodeSettings,
-    "vocabulary": pipeline.settings.VocabularySettings,
-    "bags": pipeline.settings.BagsSettings,
-    "train": trainer.settings.TrainSettings,
-    "evaluate": trainer.settings.EvaluateSettings,
-    "report": pipeline.settings.ReportSettings,
-}
+from tests.config_files import CONFIG, CONFIG_TEXT, ROOT, SCHEMA, SECTIONS
 
 
 def _objects(schema: dict, where: str = "config"):

@@ -9,26 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.ranks import free_port
 from tests.synthetic_bags import Results, results_with
-from tests.test_train import (
-    ROOT,
+from tests.training_runs import (
     checkpoint_steps,
     descendants,
     finish,
     launcher,
+    logged_step,
     losses,
+    ranks_alone,
+    ranks_below,
     wait_for_step,
+    wait_until,
     weights,
 )
-from trainer.monitor import read_metrics
 from trainer.train import main
 
 STEPS = 160
@@ -53,36 +52,6 @@ def assert_same_end(results: Results, expected: Results) -> None:
         assert torch.equal(value, weights(results)[name]), name
 
 
-def wait_until(ready: Callable[[], bool], running: subprocess.Popen, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert running.poll() is None, running.stderr.read()
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.001)
-
-
-def logged_step(results: Results) -> int:
-    """The last step in the metrics so far."""
-    paths = results.root.glob("train/state-*/metrics.jsonl")
-    return max((entry["step"] for path in paths for entry in read_metrics(path)), default=0)
-
-
-def ranks_alone(results: Results, size: int, **flags) -> list[subprocess.Popen]:
-    """Ranks that know each other by their environment: no launcher, no torchrun."""
-    port, argv = free_port(), results.train_arguments(**flags)
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "trainer.train", *argv], cwd=ROOT, stderr=subprocess.PIPE,
-            text=True, env={
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-            },
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-
-
 @pytest.mark.timeout(300)
 def test_a_signal_to_one_rank_saves_at_one_step_and_ends_all_ranks_with_143(
     uninterrupted, tmp_path
@@ -102,16 +71,6 @@ def test_a_signal_to_one_rank_saves_at_one_step_and_ends_all_ranks_with_143(
     ends = [finish(rank) for rank in ranks_alone(results, 2, **RARELY)]
     assert [status for status, _ in ends] == [0, 0], ends
     assert_same_end(results, uninterrupted)
-
-
-def ranks_below(pid: int) -> list[int]:
-    """Processes of trainer.train below the launcher, without their loaders."""
-    return [
-        found
-        for found in descendants(pid)
-        if b"torch.distributed.run" not in (line := Path(f"/proc/{found}/cmdline").read_bytes())
-        and b"trainer.launch" not in line and b"trainer.train" in line
-    ]  # fmt: skip
 
 
 @pytest.mark.timeout(300)

@@ -11,6 +11,7 @@ from tests.synthetic_bags import train_settings
 from trainer.model import build_model
 from trainer.towers import TextTower, VideoTower, caption_words
 
+NUM_WORDS = 20
 WORDS = ["cut", "onion", "the", "über", "new york", "zebra"]
 
 
@@ -25,9 +26,6 @@ def test_frozen_words_get_no_gradient_and_stay():
         torch.zeros(1, 1, 5), torch.ones(1, 1, dtype=torch.bool), caption_words(np.array([[1, 2]]))
     )[1].sum().backward()
     assert model.text.words.weight.grad is None
-
-
-NUM_WORDS = 20
 
 
 def plain_text_tower(tower: TextTower, ids_NL: torch.Tensor) -> torch.Tensor:

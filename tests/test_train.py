@@ -6,11 +6,7 @@ import dataclasses
 import json
 import logging
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,58 +15,10 @@ import torch
 from pipeline.formats.bags import VAL, read_bags, write_bags
 from pipeline.formats.files import write_json
 from tests.synthetic_bags import Results, make_results, results_with, train_settings
+from tests.training_runs import checkpoint_steps, finish, launcher, losses, weights
 from trainer.model import load_model
 from trainer.monitor import read_metrics
 from trainer.train import main
-
-ROOT = Path(__file__).parents[1]
-
-
-def weights(results: Results) -> dict[str, torch.Tensor]:
-    return load_model(results.root / "train/model.pt")[0].state_dict()
-
-
-def losses(results: Results) -> dict[int, float]:
-    entries = read_metrics(results.root / "train/metrics.jsonl")
-    return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
-
-
-def checkpoint_steps(results: Results) -> list[int]:
-    files = (results.root / "train").glob("state-*/step-*.checkpoint")
-    return sorted(int(path.name[5:13]) for path in files)
-
-
-def launcher(results: Results, processes: int, *, max_restarts: int = 0, **flags):
-    """A training process under the launcher."""
-    argv = [
-        sys.executable, "-m", "trainer.launch", "--processes", str(processes),
-        "--threads", "2", "--max-restarts", str(max_restarts), "--", "-m", "trainer.train",
-        *results.train_arguments(**flags),
-    ]  # fmt: skip
-    return subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen, seconds: float = 120) -> tuple[int, str]:
-    """Exit status and stderr; a run that hangs fails."""
-    try:
-        _, text = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-    return process.returncode, text
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one, itself last."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [found for child in children for found in descendants(int(child))] + [pid]
-
-
-def wait_for_step(results: Results, step: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 90
-    while not (steps := checkpoint_steps(results)) or steps[-1] < step:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "no checkpoint came"
-        time.sleep(0.01)
 
 
 def test_training_learns_and_writes_its_outputs(tmp_path):

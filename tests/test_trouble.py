@@ -14,11 +14,21 @@ from pathlib import Path
 import pytest
 
 from pipeline.formats.files import read_json
-from tests import test_stop
+from tests import training_runs
 from tests.synthetic_bags import results_with
-from tests.test_resume import stop_at
-from tests.test_stop import logged_step, ranks_alone, ranks_below, wait_until
-from tests.test_train import ROOT, checkpoint_steps, descendants, finish, launcher, losses
+from tests.training_runs import (
+    ROOT,
+    checkpoint_steps,
+    descendants,
+    finish,
+    launcher,
+    logged_step,
+    losses,
+    ranks_alone,
+    ranks_below,
+    stop_at,
+    wait_until,
+)
 from trainer.train import main
 
 LONG = {"epochs": 400}
@@ -32,7 +42,7 @@ def last_line(text: str) -> str:
 def test_a_port_that_something_silent_holds_ends_every_rank(tmp_path, monkeypatch):
     results = results_with(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(test_stop, "free_port", lambda: server.getsockname()[1])
+        monkeypatch.setattr(training_runs, "free_port", lambda: server.getsockname()[1])
         ranks = ranks_alone(results, 2, timeout_seconds=2)
         ends = [finish(rank, 60) for rank in ranks]
     for rank, (status, text) in enumerate(ends):

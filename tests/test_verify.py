@@ -18,8 +18,8 @@ from pipeline.formats.parquet import write_table
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.shard import SCHEMA, VERSION, read_index, write_shard
 from pipeline.tools.verify import main
+from tests.encoded_videos import IDS, RECIPE, failed, video
 from tests.fuzzing import bounded_memory
-from tests.test_formats_shard import IDS, RECIPE, failed, video
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARDS = ([*IDS[:4], "gone"], IDS[4:7], IDS[7:])
