@@ -128,6 +128,11 @@ def make_vocabulary(summary: Path, captions: Path, settings: VocabularySettings)
     if settings.word_list is not None:
         return read_word_list(settings.word_list)
     counts = count_words(_texts(summary, captions))
+    if not counts:
+        raise ValueError(
+            "there is no caption with a word: logs/captions/ say what was dropped and why; or name"
+            " a vocabulary.word_list"
+        )
     words = choose_words(counts, max_words=settings.max_words, min_count=settings.min_count)
     if not words:
         raise ValueError(
