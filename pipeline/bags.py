@@ -28,9 +28,9 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.settings import read_settings
 from pipeline.formats.shard import IndexRow, ShardIndex, read_index
+from pipeline.formats.tokenizer import encode_caption
 from pipeline.formats.vocabulary import read_vocabulary
 from pipeline.settings import BagsSettings, VocabularySettings
-from pipeline.vocabulary import encode_caption
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,8 @@ MIN_SECONDS = 0.1
 MAX_SWAPPED_SECONDS = 10.0
 MAX_SECONDS = 1e10
 """300 years; floats much beyond it no longer tell a caption's start from its end."""
-_CLOCK = re.compile(r"(?:(\d{1,9}):)?([0-5]?\d):([0-5]?\d(?:[.,]\d*)?)")
+_CLOCK = re.compile(r"(?:(\d{1,9}):(?=[0-5]?\d:))?(\d{1,9}):([0-5]?\d(?:[.,]\d*)?)")
+"""Minutes without hours may be 60 and more."""
 _MARKUP = re.compile(
     r"</?(?:b|br|c|font|i|lang|p|rt|ruby|s|span|strike|u|v)(?:[.\s][^<>]*)?/?>"
     r"|<\d[\d:.,]*>|\{\\[^{}]*\}",

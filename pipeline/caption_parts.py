@@ -18,10 +18,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pipeline.formats.caption_sources import HEADER, iterate_captions
-from pipeline.formats.files import digest_of, read_json, sha256_of_file, write_json
+from pipeline.formats.files import (
+    digest_of,
+    read_json,
+    sha256_of_file,
+    with_line_feeds,
+    write_json,
+)
 from pipeline.formats.plan import PlannedCaptions
 
-VERSION = "captions-parts-1"
+VERSION = "captions-parts-2"
 MEMORY_FILE = "source.json"
 _BUFFERED_ROWS = 250_000
 _KEEPING_THREADS = 16
@@ -146,7 +152,7 @@ def _append(path: Path, rows: Iterable[tuple]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         if file.tell() == 0:
             writer.writerow(HEADER)
-        writer.writerows(rows)
+        writer.writerows(map(with_line_feeds, rows))
 
 
 def _keep(path: Path, folder: Path) -> list:

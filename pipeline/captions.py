@@ -40,6 +40,7 @@ from pipeline.settings import CaptionsSettings
 
 logger = logging.getLogger(__name__)
 
+SPANS = {name: SCHEMA[name] for name in ("video_id", "start_seconds", "end_seconds")}
 SECONDS_PER_UNIT = {"seconds": 1.0, "milliseconds": 0.001}
 
 
@@ -98,13 +99,12 @@ def summarize(plan: Path, captions: Path) -> CaptionSummary:
     seconds = 0.0
     for name in names:
         table = captions / f"{name}.parquet"
-        columns, metadata = read_table(table, SCHEMA, version=VERSION)
+        columns, metadata = read_table(table, SPANS, version=VERSION)
         counts.update(metadata["counts"])
         shards[name] = sha256_of_file(table)
         videos += len(set(columns["video_id"]))
-        total += len(columns["text"])
-        spans = (columns["video_id"], columns["start_seconds"], columns["end_seconds"])
-        seconds += covered_seconds(zip(*spans, strict=True))
+        total += len(columns["video_id"])
+        seconds += covered_seconds(zip(*columns.values(), strict=True))
     return CaptionSummary(
         shards=shards, counts=dict(counts), videos=videos, captions=total,
         hours=round(seconds / 3600, 6),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.decoding import Event, Failed, Finished, Job
 from pipeline.formats.manifest import Reason
+
+LONGEST_BUDGET = 7 * 24 * 3600.0
+"""A declared length may be any number, and the system can wait no longer than 24 days at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +26,14 @@ class Limits:
     """A process is replaced after so many videos, and what it leaked is gone."""
 
     def __post_init__(self) -> None:
-        if self.video_seconds <= 0 or self.factor < 0 or self.videos_per_worker < 1:
-            raise ValueError(f"limits of decoding must be positive, found {self}")
+        positive = self.video_seconds > 0 and self.factor >= 0 and self.videos_per_worker >= 1
+        if not (positive and math.isfinite(self.video_seconds) and math.isfinite(self.factor)):
+            raise ValueError(f"limits of decoding must be positive and finite, found {self}")
 
     def budget(self, job: Job) -> float:
         """Seconds that a video may take."""
-        return self.video_seconds + self.factor * max(0.0, job.declared_seconds)
+        seconds = self.video_seconds + self.factor * max(0.0, job.declared_seconds)
+        return min(seconds, LONGEST_BUDGET)
 
 
 USUAL_LIMITS = Limits(video_seconds=120.0, factor=2.0, videos_per_worker=200)

@@ -51,7 +51,12 @@ log = logging.getLogger(__name__)
 
 
 class _OutOfTime(Exception):
-    """A video took longer than its budget."""
+    """A process said nothing for too long."""
+
+    def __init__(self, failed: Failed):
+        super().__init__()
+        self.failed = failed
+        """What became of its video."""
 
 
 def decode_all(
@@ -163,11 +168,11 @@ class _Pool:
             try:
                 if worker is None or self._relay(job, worker):
                     return worker
-            except _OutOfTime:
+            except _OutOfTime as late:
                 assert worker is not None
                 worker.process.kill()
                 worker.close()
-                self._pass_on(over_budget(job, self.limits.budget(job)))
+                self._pass_on(late.failed)
                 return None
             exit_code = worker.close()
             worker = None
@@ -194,15 +199,19 @@ class _Pool:
         """Pass on a video's events; False when the process died over it.
 
         Raises:
-            _OutOfTime: the video's budget is spent.
+            _OutOfTime: the video's budget is spent, or the process never began.
         """
         budget = self.limits.budget(job)
-        left = START_SECONDS
+        left, late = START_SECONDS, _never_began(job)
         try:
             worker.connection.send(job)
             while True:
                 event, waited = _next_event(worker.connection, left)
-                left = budget if isinstance(event, Started) else left - waited
+                if event is None:
+                    raise _OutOfTime(late)
+                left -= waited
+                if isinstance(event, Started):
+                    left, late = budget, over_budget(job, budget)
                 self._pass_on(event)
                 if isinstance(event, Finished | Failed):
                     worker.num_videos += 1
@@ -219,12 +228,18 @@ class _Pool:
         return None
 
 
-def _next_event(connection: Connection, left: float) -> tuple[Event, float]:
-    """The next event and how long it was waited for; `_OutOfTime` after `left` seconds."""
+def _never_began(job: Job) -> Failed:
+    message = (
+        f"its decoding process did not begin within {START_SECONDS:.0f} s: the machine or its disk"
+        " was too busy, and nothing is known of the video"
+    )
+    return Failed(job.number, Reason.TIMEOUT, message)
+
+
+def _next_event(connection: Connection, left: float) -> tuple[Event | None, float]:
+    """The next event, or None after `left` seconds; and how long it was waited for."""
     began = time.monotonic()
-    if not connection.poll(max(left, 0.0)):
-        raise _OutOfTime
-    event = connection.recv()
+    event = connection.recv() if connection.poll(max(left, 0.0)) else None
     return event, time.monotonic() - began
 
 

@@ -47,6 +47,18 @@ def encode_table(options: argparse.Namespace, *, device: str, compiled: bool, **
         log.info("shard %s: %s", name, summary(rows))
         outputs = (options.output / f"{name}.tar", options.output / f"{name}.parquet")
         encode_rows(rows, settings, encoder, outputs, **how)
+    warn_of_others(options.output, -(-len(entries) // size))
+
+
+def warn_of_others(folder: Path, num_shards: int) -> None:
+    """Name shards that the table does not fill any more: a reader of the folder would take them."""
+    ours = set(map(shard_name, range(num_shards)))
+    others = sorted(path.stem for path in folder.glob("[0-9]*.tar") if path.stem not in ours)
+    if others:
+        log.warning(
+            "%s also holds %s of a longer table or of other --videos-per-shard: remove what you do"
+            " not want read (.tar and .parquet)", folder, ", ".join(others[:5]),
+        )  # fmt: skip
 
 
 def rows_of(entries: list[VideoEntry], root: Path, workers: int) -> list[ManifestRow]:

@@ -17,7 +17,7 @@ import argparse
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from pipeline.caption_parts import Split, remove_other_parts, split_captions
 from pipeline.cli import run
 from pipeline.formats.caption_folder import CaptionFile, list_caption_files, match_caption_files
 from pipeline.formats.names import shard_name
-from pipeline.formats.order import check_order, write_order
+from pipeline.formats.order import Order, check_order, write_order
 from pipeline.formats.plan import (
     PlannedCaptions,
     PlannedVideo,
@@ -52,12 +52,12 @@ def make_plan(
 
     Raises:
         FileNotFoundError: the videos table or the captions are missing.
-        ValueError: the table was re-ordered, no video is usable, no caption belongs to a video, the
-            captions are none, or a list is too large.
+        ValueError: the table was re-ordered or its shards resized, no video is usable, no caption
+            belongs to a video, the captions are none, or a list is too large.
     """
     entries = read_videos(settings.videos)
-    ids = [entry.video_id for entry in entries]
-    check_order(order, ids, table=settings.videos, allow_reorder=allow_reorder)
+    now = Order([entry.video_id for entry in entries], settings.videos_per_shard)
+    check_order(order, now, table=settings.videos, allow_reorder=allow_reorder)
     videos = stat_videos(entries)
     _check_usable(settings.videos, videos)
     shard_of = {v.video_id: i // settings.videos_per_shard for i, v in enumerate(videos) if v.path}
@@ -70,7 +70,7 @@ def make_plan(
         lists[shard_name(shard)] = (rows, captions[shard])
     write_plan(output, lists)
     remove_other_parts(parts, split)
-    write_order(order, ids)
+    write_order(order, now)
     missing = sum(bool(v.path) and v.size_bytes < 0 for v in videos)
     logger.info("%d videos (%d files missing), %d shards", len(videos), missing, num_shards)
 
@@ -188,13 +188,24 @@ def write_plan(
             for _ in pool.map(lambda item: _write_lists(scratch, item[0], *item[1]), lists.items()):
                 pass
         output.mkdir(parents=True, exist_ok=True)
-        for path in output.iterdir():
-            if path.suffix in (".tsv", ".captions") and path.stem not in lists:
-                path.unlink()
+        _remove_all_but(lists.keys(), output)
         for path in scratch.iterdir():
             os.replace(path, output / path.name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_all_but(shards: Set[str], folder: Path) -> None:
+    """Remove the lists of other shards, and name these: what they hold is in other shards now."""
+    lists = [path for path in folder.iterdir() if path.suffix in (".tsv", ".captions")]
+    others = [path for path in lists if path.stem not in shards]
+    for path in others:
+        path.unlink()
+    if others:
+        logger.warning(
+            "no longer planned, and read by no stage: shards %s; their files may be deleted",
+            ", ".join(sorted({path.stem for path in others})[:20]),
+        )
 
 
 def _write_lists(

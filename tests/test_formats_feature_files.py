@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.formats.feature_files import find_arrays, read_array, write_array
+from pipeline.formats.feature_files import array_path, find_arrays, read_array, write_array
 
 
 @pytest.mark.parametrize("name", ["a.b.npy", "a.b.mp4.npy", "a%2Eb.webm.npy", "a.b.mkv.npz"])
@@ -39,3 +39,13 @@ def test_a_size_that_the_header_made_up_takes_no_memory(tmp_path):
         file.write(bytes(80))
     with pytest.raises(ValueError, match="8,000,000,000,000 bytes of numbers, and the file has 80"):
         read_array(path, 4)
+
+
+def test_features_are_written_where_they_are_looked_for(tmp_path):
+    for video_id in ("a", "a/b", "a b", "\u044f" * 54, "x" * 200):
+        path = array_path(tmp_path, video_id)
+        write_array(path, np.zeros((2, 3), np.float16))
+        assert find_arrays(tmp_path, video_id) == [path]
+    assert array_path(tmp_path, "\u044f" * 54).stem == "\u044f" * 54
+    assert array_path(tmp_path, "x" * 201) is None
+    assert array_path(tmp_path, "\u044f/" * 60) is None

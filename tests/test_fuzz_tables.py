@@ -20,10 +20,11 @@ from pipeline.formats.names import sample_key, video_id_of
 from pipeline.formats.partial import partial_path
 from pipeline.formats.plan import read_planned_captions, read_planned_videos
 from pipeline.formats.shard import read_index, write_shard
+from pipeline.formats.tokenizer import encode_caption, tokenize
 from pipeline.formats.videos import read_videos
 from pipeline.formats.vocabulary import read_vocabulary
 from pipeline.inspection import read_deny_list
-from pipeline.vocabulary import encode_caption, read_word_list, tokenize
+from pipeline.vocabulary import read_word_list
 from tests.encoded_videos import RECIPE, video
 from tests.fuzzing import damaged, read_or_refuse, replaced
 from trainer.clip_list import read_test_rows

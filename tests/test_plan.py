@@ -135,14 +135,23 @@ def test_a_change_touches_its_own_lists_only(five, change, lists):
     assert changed(before, five.plan()) == lists
 
 
-def test_lists_of_an_older_plan_are_removed(five):
+def test_lists_of_an_older_plan_are_removed_and_named(five, caplog):
     five.per_shard = 1
     assert len(five.plan()) == 10
     (five.root / "results/plan/notes.txt").write_text("mine")
     five.per_shard = 3
-    assert list(five.plan()) == [
+    assert list(five.plan("--allow-reorder")) == [
         "00000.captions", "00000.tsv", "00001.captions", "00001.tsv", "notes.txt"
     ]  # fmt: skip
+    assert "read by no stage: shards 00002, 00003, 00004; their files may be" in caplog.text
+
+
+def test_shards_of_another_size_would_encode_everything_again_and_are_refused(five):
+    before = five.plan()
+    five.per_shard = 1
+    with pytest.raises(ValueError, match=r"videos_per_shard is 1 and was 2: .*--allow-reorder"):
+        five.plan()
+    assert five.bytes() == before
 
 
 def test_odd_ids_are_fine(project):

@@ -27,6 +27,7 @@ from tests.workflow_runs import (
     render,
     snakemake,
     start,
+    train_starts,
     wait_for_stage,
     write_captions,
     write_config,
@@ -294,9 +295,11 @@ def test_killed_and_interrupted_training_leaves_no_half_file_and_goes_on(folder)
     after = snakemake(folder)
     assert sorted(after.jobs) == sorted(DOWNSTREAM)
     assert unfinished_files(folder) == []
-    log = (folder / "logs/train/train.log").read_text()
-    assert "INFO step 300 " in log
-    assert "INFO step 1 " not in log, "it began again instead of going on"
+    killed, stopped, last = train_starts(folder)[-3:]
+    assert "INFO step 1 " in killed, "the log of a run that was killed is lost"
+    assert "told to stop" in stopped
+    assert "INFO step 300 " in last
+    assert "INFO step 1 " not in stopped + last, "it began again instead of going on"
     metrics = (folder / "results/train/metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in metrics]
     assert steps == sorted(set(steps))

@@ -29,6 +29,7 @@ from tests.workflow_runs import (
     snakemake,
     stage_processes,
     start,
+    train_starts,
     write_config,
 )
 
@@ -199,7 +200,9 @@ def test_killed_rank_fails_the_job_the_retry_goes_on_and_ctrl_c_cancels(cluster,
     finally:
         run.kill()
     assert [ended(cluster)[job] for job in jobs] == ["FAILED", "CANCELLED"]
-    assert steps_said(train_log(folder))[0] > 1, "the retry began again"
+    failed, retry = train_starts(folder)[-2:]
+    assert steps_said(failed)[0] == 1, "the log of the job that failed is lost"
+    assert steps_said(retry)[0] > 1, "the retry began again"
     wait_until(lambda: not stage_processes(folder, "trainer.train"), "the end of the ranks")
     assert not (folder / MODEL).exists()
 

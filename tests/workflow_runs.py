@@ -204,6 +204,16 @@ def copy_of(base: Path, folder: Path) -> Path:
     return Path(shutil.copytree(base, folder, symlinks=True))
 
 
+def train_starts(folder: Path) -> list[str]:
+    """What each start of the training rule said, the first first; a heading begins each."""
+    text = (folder / "logs/train/all-starts.log").read_text()
+    before, *starts = re.split(
+        r"^==> \d{4}-\d\d-\d\d \d\d:\d\d:\d\d on .*\n", text, flags=re.MULTILINE
+    )
+    assert before == ""
+    return starts
+
+
 def checkpoints(folder: Path) -> set[Path]:
     """What trainings have saved so far."""
     return set((folder / "results/train").glob("*/step-*"))

@@ -20,7 +20,7 @@ from pipeline.formats.files import digest_of
 from pipeline.formats.names import video_id_of
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import IndexRow, read_index
-from pipeline.vocabulary import encode_caption
+from pipeline.formats.tokenizer import encode_caption
 from trainer.clip_list import TestRow
 
 MAX_VAL_PAIRS = 4096

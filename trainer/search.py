@@ -24,7 +24,7 @@ import torch
 from pipeline.formats.bags import Bags, read_bags
 from pipeline.formats.embeddings import ClipEmbeddings
 from pipeline.formats.files import write_json
-from pipeline.vocabulary import encode_caption, tokenize
+from pipeline.formats.tokenizer import encode_caption, tokenize
 from trainer.cli import run
 from trainer.clip_embeddings import OpenModel, embedding_files, fresh_embeddings, open_model
 from trainer.nearest import ROWS_AT_ONCE, Scored, best_moments, best_rows, merge_best

@@ -9,8 +9,8 @@ from pipeline.formats.bags import read_bags
 from pipeline.formats.captions import Caption, read_captions
 from pipeline.formats.names import sample_key, video_id_of
 from pipeline.formats.plan import read_planned_videos
+from pipeline.formats.tokenizer import encode_caption
 from pipeline.formats.vocabulary import read_vocabulary
-from pipeline.vocabulary import encode_caption
 
 FORMAT = "bagpipe-search-1"
 NUM_CAPTIONS = 2

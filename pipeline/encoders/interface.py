@@ -47,7 +47,7 @@ class Encoder(Protocol):
         """RGB, uint8 [B, frames, H, W, 3] on any device -> float32 [B, F] on the encoder's."""
 
 
-FACTORIES = {"s3d": s3d, "c3d": c3d, "torchvision": torchvision_network}
+FACTORIES = {"s3d": s3d, "c3d": c3d}
 
 
 def load_encoder(
@@ -76,9 +76,11 @@ def load_encoder(
 
 def factory_of(settings: EncodeSettings) -> Callable[[EncodeSettings], Network]:
     """The function that makes the network: one of ours, or `package.module:factory`."""
+    if settings.encoder in FACTORIES:
+        return FACTORIES[settings.encoder]
     module, _, name = settings.encoder.partition(":")
-    if module in FACTORIES:
-        return FACTORIES[module]
+    if module == "torchvision":
+        return torchvision_network
     try:
         factory = getattr(importlib.import_module(module), name, None)
     except ImportError as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-FEATURE_DIMS = {"mixed_5c": 1024, "embedding": 512}
+from pipeline.settings import FEATURE_DIMS
 
 BLOCKS = {
     "mixed_3b": (64, 96, 128, 16, 32, 32),

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.encoders.network import DTYPES, Network, arithmetic, prepared
-from pipeline.encoders.s3d import FEATURE_DIMS, S3D
+from pipeline.encoders.s3d import S3D
 from pipeline.encoders.s3d_folded import FoldedS3D
 from pipeline.encoders.s3d_weights import TEXT_TOWER, randomize
 from pipeline.pixels import Geometry
-from pipeline.settings import EncodeSettings
+from pipeline.settings import FEATURE_DIMS, EncodeSettings
 
 
 def s3d(settings: EncodeSettings) -> Network:

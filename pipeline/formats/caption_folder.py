@@ -44,9 +44,9 @@ def match_caption_files(
     Preferred are names without a language, then English, then other languages by name; among these
     the order of `SUFFIXES`.
     """
-    known: dict[str, str] = {}
-    for video_id in video_ids:
-        known[sample_key(video_id)] = known[video_id] = video_id
+    ids = list(video_ids)
+    known = {sample_key(video_id): video_id for video_id in ids}
+    known.update(zip(ids, ids, strict=True))  # an id as it stands comes before one encoded
     found: dict[str, list[tuple[tuple, CaptionFile]]] = {}
     for file in files:
         for name in file.names:

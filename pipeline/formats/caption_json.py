@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ _STRING_OR_WORD = re.compile(
 )
 _LONGEST_WORD = len(b"-Infinity")
 _LONGEST_STRING = 1 << 24
+_FAULTS_NAMED = 10
+_NOTHING = (None, None, None)
+
+log = logging.getLogger(__name__)
 
 Times = tuple[object, object, object]
 """start, end and text as they stand in the file."""
@@ -50,17 +55,27 @@ def read_json_captions(path: str | Path) -> list[Times]:
 def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
     """Stream (video id, caption) from one JSON object for many videos, holding one video at a time.
 
+    A video whose value has none of the shapes above (`null` is no captions) gives one caption of
+    nothing, which cleaning counts as dropped; the first ten are named in the log.
+
     Raises:
         ValueError: the file is no such object; the message names the video, where it got so far.
     """
-    video_id = None
+    video_id, faults = None, 0
     with open(path, "rb") as file:
         stream = _WithoutNaN(file)
         if not stream.starts_object():
             raise ValueError(f"{path} must hold a JSON object with a video id for each key")
         try:
             for video_id, value in ijson.kvitems(stream, "", use_float=True):
-                for segment in segments_of(value):
+                try:
+                    segments = segments_of([] if value is None else value)
+                except ValueError as error:
+                    faults += 1
+                    if faults <= _FAULTS_NAMED:
+                        log.warning("no captions for video %r: %s: %s", video_id, path, error)
+                    segments = [_NOTHING]
+                for segment in segments:
                     yield video_id, segment
         except (ijson.JSONError, UnicodeDecodeError) as error:
             after = f" after video {video_id!r}" if video_id is not None else ""
@@ -68,6 +83,8 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
             raise ValueError(f"{path} is not a whole JSON file{after}: {what}") from None
         except ValueError as error:
             raise ValueError(f"{path}, video {video_id!r}: {error}") from None
+    if faults > _FAULTS_NAMED:
+        log.warning("no captions for %d videos of %s in all, for such reasons", faults, path)
 
 
 def segments_of(value: object) -> list[Times]:

@@ -27,6 +27,9 @@ MISSING_TEXTS = frozenset({"", "null", "NULL", "NA", "N/A", "#N/A", "nan", "NaN"
 """What programs write into a table where there is no text; `read_csv` of pandas says the same."""
 _OTHER_NAMES = {"start": ("start_seconds",), "end": ("end_seconds",)}
 _DELIMITERS = (",", "\t", ";", "|")
+_LONGEST_TEXT = 100_000
+"""Characters; a longer text is none that somebody said. `csv` stops at 131,072, so that a quote
+left open swallows no table, and must be able to read the parts into which JSON is split."""
 _INLINE_TIME = re.compile(r"<\d[\d:.,]*>")
 _CUE_ARROW = "-->"
 
@@ -56,7 +59,7 @@ def iterate_captions(path: str | Path) -> Iterator[RawCaption]:
     suffix = Path(path).suffix.lower()
     if suffix in JSON_SUFFIXES:
         for video_id, (start, end, text) in iterate_json_captions(path):
-            yield RawCaption(video_id, start, end, text)
+            yield RawCaption(video_id, start, end, _plausible(text))
     elif suffix == ".parquet":
         yield from _iterate_parquet(path)
     elif suffix in (".csv", ".tsv", ".txt"):
@@ -90,7 +93,10 @@ def read_caption_file(path: str | Path, video_id: str) -> list[RawCaption]:
     if suffix in SUBTITLE_SUFFIXES:
         return [RawCaption(video_id, *times) for times in _read_subtitles(path)]
     if suffix in JSON_SUFFIXES:
-        return [RawCaption(video_id, *times) for times in read_json_captions(path)]
+        return [
+            RawCaption(video_id, start, end, _plausible(text))
+            for start, end, text in read_json_captions(path)
+        ]
     if Path(path).stat().st_size == 0:
         return []
     return [row._replace(video_id=video_id) for row in _iterate_table(path, HEADER[1:])]
@@ -109,7 +115,12 @@ def _iterate_table(path: str | Path, needed: list[str]) -> Iterator[RawCaption]:
             if row:
                 yield _raw(*(row[at] if at is not None and at < len(row) else "" for at in take))
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: not a table: {error}") from None
+        hint = ": a quote left open?" if "field limit" in str(error) else ""
+        raise ValueError(f"{path}, line {reader.line_num}: not a table: {error}{hint}") from None
+
+
+def _plausible(text: object) -> object:
+    return None if isinstance(text, str) and len(text) > _LONGEST_TEXT else text
 
 
 def _chained(first: str, rest: Iterable[str]) -> Iterator[str]:
@@ -172,7 +183,7 @@ def _iterate_parquet(path: str | Path) -> Iterator[RawCaption]:
         video_id, start, end, text = (row[name] for name in names)
         missing = not isinstance(text, str) or text.strip() in MISSING_TEXTS
         video_id = "" if video_id is None else str(video_id)
-        yield RawCaption(video_id, start, end, None if missing else text)
+        yield RawCaption(video_id, start, end, None if missing else _plausible(text))
 
 
 def _read_subtitles(path: str | Path) -> Iterator[tuple[float, float, str]]:

@@ -18,6 +18,8 @@ ENDINGS = tuple(
     for video in ("", ".mp4", ".webm", ".mkv", ".avi", ".mov", ".flv", ".m4v")
 )
 """What may follow an id in the name of a features file."""
+_LONGEST_STEM = 200
+"""Bytes; a file name has room for 255, with its ending and that of a scratch file."""
 
 
 def find_arrays(folder: Path, video_id: str) -> list[Path]:
@@ -25,6 +27,17 @@ def find_arrays(folder: Path, video_id: str) -> list[Path]:
     stems = {sample_key(video_id), *([] if set(video_id) & set("/\0") else [video_id])}
     paths = (folder / f"{stem}{ending}" for stem in stems for ending in ENDINGS)
     return sorted(path for path in paths if os.path.isfile(path))  # also no name that is too long
+
+
+def array_path(folder: Path, video_id: str) -> Path | None:
+    """Where `find_arrays` will look for features written now; None for an id without a file name.
+
+    That is the id's key or, where encoding made that too long for a name, the id as it stands.
+    """
+    for stem in (sample_key(video_id), video_id):
+        if not set(stem) & set("/\0") and len(stem.encode("utf-8")) <= _LONGEST_STEM:
+            return folder / f"{stem}.npy"
+    return None
 
 
 def read_array(path: Path, feature_dim: int) -> np.ndarray:

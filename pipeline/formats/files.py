@@ -80,7 +80,18 @@ def write_csv(path: str | Path, header: list[str], rows: Iterable[Iterable[objec
     with whole_file(path) as scratch, open(scratch, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows(map(with_line_feeds, rows))
+
+
+def with_line_feeds(row: Iterable[object]) -> list[object]:
+    """A row for `csv.writer` whose texts hold no carriage return.
+
+    Before Python 3.13 the writer leaves a lone one without quotes, and a reader ends the row there.
+    """
+    return [
+        value.replace("\r\n", "\n").replace("\r", "\n") if isinstance(value, str) else value
+        for value in row
+    ]
 
 
 def sha256_of_file(path: str | Path) -> str:

@@ -56,7 +56,7 @@ def read_table(
     Raises:
         ValueError: the file is no parquet, of another format version, or lacks a column or a value.
     """
-    table = _open(path)
+    table = _open(path, columns=list(schema))
     found, metadata = _tags(path, table.schema)
     if found != version:
         raise ValueError(f"{path} holds format {found!r}, expected {version!r}: rebuild it")
@@ -153,10 +153,11 @@ def iterate_user_parquet(path: str | Path) -> Iterator[dict]:
         raise ValueError(f"{path} is not a parquet file: {error}") from None
 
 
-def _open(path: str | Path) -> pa.Table:
+def _open(path: str | Path, columns: list[str] | None = None) -> pa.Table:
+    """A whole table, or those of `columns` that it has."""
     try:
         # Not `pq.read_table`, which looks for partitions and guesses columns from folder names.
-        return pq.ParquetFile(path).read()
+        return pq.ParquetFile(path).read(columns)
     except FileNotFoundError:
         raise
     except _BROKEN as error:

@@ -23,17 +23,19 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from pipeline.cli import run
-from pipeline.formats.feature_files import find_arrays, read_array, write_array
+from pipeline.formats.feature_files import array_path, find_arrays, read_array, write_array
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.manifest import Reason
 from pipeline.formats.names import shard_name
 from pipeline.formats.recipe import TAILS, Recipe, Sampling
 from pipeline.formats.shard import (
     EncodedVideo,
+    IndexRow,
     VideoFacts,
     read_features,
     read_index,
@@ -41,8 +43,7 @@ from pipeline.formats.shard import (
 )
 from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.reuse import FeatureStore
-
-FEATURE_DIMS = {"mixed_5c": 1024, "embedding": 512}
+from pipeline.settings import FEATURE_DIMS
 
 log = logging.getLogger(__name__)
 
@@ -136,25 +137,38 @@ def export_features(shards: Path, output: Path) -> int:
 
     Raises:
         FileNotFoundError: there is no shard.
-        ValueError: a shard is damaged.
+        ValueError: a shard is damaged, or two hold the same video.
     """
     indexes = sorted(shards.glob("*.parquet"))
     if not indexes:
         raise FileNotFoundError(f"no shard in {shards}: name the folder with --shards")
+    shard_of: dict[str, str] = {}
     count = 0
     for path in indexes:
-        tar = path.with_suffix(".tar")
-        with open(tar, "rb") as file:
+        with open(path.with_suffix(".tar"), "rb") as file:
             for row in read_index(path).rows:
                 if not row.encoded:
                     continue
-                where = row.offset, row.feature_dim, 0, row.num_vectors
-                array = read_features(file.fileno(), *where)
-                if zlib.crc32(array.tobytes()) != row.crc32:
-                    raise ValueError(f"{tar}: the features of {row.video_id!r} are damaged")
-                write_array(output / f"{row.key}.npy", array)
-                count += 1
+                if (other := shard_of.setdefault(row.video_id, path.stem)) != path.stem:
+                    raise ValueError(
+                        f"{row.video_id!r} is in shard {other} and in {path.stem}: one of them is"
+                        " of an earlier table or plan; remove its .tar and .parquet"
+                    )
+                count += _export(row, file, output)
     return count
+
+
+def _export(row: IndexRow, tar: BinaryIO, output: Path) -> bool:
+    """Write one video's features; False where no file can bear its name."""
+    target = array_path(output, row.video_id)
+    if target is None:
+        log.warning("%r is left out: no file can have that name", row.video_id)
+        return False
+    array = read_features(tar.fileno(), row.offset, row.feature_dim, 0, row.num_vectors)
+    if zlib.crc32(array.tobytes()) != row.crc32:
+        raise ValueError(f"{tar.name}: the features of {row.video_id!r} are damaged")
+    write_array(target, array)
+    return True
 
 
 def recipe_of(arguments: argparse.Namespace) -> Recipe:

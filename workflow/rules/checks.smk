@@ -12,13 +12,18 @@ def check_config():
     except WorkflowError as error:
         raise WorkflowError(config_fault(error.__context__)) from None
     for key, what in (("videos", "the videos table"), ("captions", "the captions")):
-        if not Path(config["plan"][key]).exists():
+        if not os.path.exists(config["plan"][key]):
             raise WorkflowError(
                 f"plan.{key} is {config['plan'][key]!r}, which does not exist in {Path.cwd()}: name"
                 f" {what} there, as config/README.md says"
             )
+    if not os.path.isfile(config["plan"]["videos"]):
+        raise WorkflowError(
+            f"plan.videos is {config['plan']['videos']!r}, which is no file: make the table of a"
+            " folder's videos with `python -m pipeline.tools.catalog`"
+        )
     for key, file in named_files():
-        if not Path(file).is_file():
+        if not os.path.isfile(file):
             raise WorkflowError(
                 f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
                 " path; config/README.md says what may stand there"
@@ -76,7 +81,11 @@ def config_fault(fault):
     }.get(fault.validator, fault.message)
     if fault.validator == "enum":
         allowed = did_you_mean(fault.instance, fault.validator_value) + allowed
-    if fault.validator == "type" and str(fault.instance)[:1].isdigit():
+    if (
+        fault.validator == "type"
+        and isinstance(fault.instance, str)
+        and fault.instance[:1].isdigit()
+    ):
         allowed += " (YAML reads 1e-3 as text: write 1.0e-3; `--config` makes text: use a file)"
     return f"{key} is {fault.instance!r}, {allowed}"
 

@@ -51,7 +51,8 @@ def section_package(wildcards):
 def listed_videos(at_most):
     """The paths of the videos table; none when it has more rows, or is a parquet file.
 
-    Every job reads this file again, so a table of millions must not be read to its end.
+    Every job reads this file again, so a table of millions must not be read to its end. Parquet
+    would take a library that this file has no use for.
     """
     table = Path(config["plan"]["videos"])
     if table.suffix == ".parquet":
@@ -85,7 +86,8 @@ def watched_files(wildcards):
     limit = config["run"]["track_files_up_to"]
     captions = Path(config["plan"]["captions"])
     # The demo's also before they exist: with another set of inputs, the second run would plan again.
-    present = {path for path in listed_videos(limit) if Path(path).is_file()}
+    # Path.is_file would end the run at a name that is too long or not permitted.
+    present = {path for path in listed_videos(limit) if os.path.isfile(path)}
     files = sorted(present.union(demo_videos()))
     if captions.is_dir():
         found = (entry for entry in os.scandir(captions) if entry.is_file())

@@ -11,13 +11,17 @@ logged() {
     }
 }
 
-# shown FILE COMMAND: into the log and to the terminal as it comes. tee ignores the signals that stop
-# the trainer, which still has a checkpoint to write and to tell of.
+# shown FILE COMMAND: to the terminal as it comes, into the log, and to the end of all-starts.log beside
+# it: Snakemake removes the log of a job that starts again, and with it why the one before ended.
+# tee ignores the signals that stop the trainer, which still has a checkpoint to write and to tell of.
 shown() {
-    local log="$1"
+    local log="$1" all
+    all="${log%/*}/all-starts.log"
     shift
+    printf '==> %s on %s%s\n' "$(date '+%F %T')" "$(uname -n)" \
+        "${SLURM_JOB_ID:+, Slurm job $SLURM_JOB_ID}" >> "$all"
     "$@" 2>&1 | (
         trap '' INT TERM USR1
-        exec tee "$log"
+        exec tee -a "$log" "$all"
     ) >&2
 }
