@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> None:
         page = render_search(args.search)
     else:
         settings = read_settings(ReportSettings, args.settings)
-        facts = gather(args.results, settings.worst_videos)
+        facts = gather(args.results, settings.rejected_rows)
         spread = Spread(nodes=args.nodes, ranks=args.ranks, gpus=args.gpus)
         page = render(facts, settings.title, args.results, spread)
     write_text(args.output, page)
