@@ -1,7 +1,8 @@
 """Draws the demo's videos: coloured shapes that move, one step after the other.
 
 Reads   steps.csv (what to draw, and when) and the videos table (where the files go)
-Writes  every file of the table that lies under the output folder; five are broken on purpose
+Writes  the files of the table that lie under the output folder: four are broken on purpose, and one
+        that the table names is never written
 Run     python -m pipeline.demo --script config/demo/steps.csv --videos config/demo/videos.csv
         --output results/demo
 

@@ -19,7 +19,7 @@ def batch_size(text: str) -> int | str:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """The flags of `decode_pool.Limits`."""
+    """The flags of `decode_limits.Limits`."""
     usual = USUAL_LIMITS
     parser.add_argument(
         "--video-timeout-seconds",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+from contextlib import closing
 from pathlib import Path
 
 from markupsafe import Markup
@@ -20,13 +21,13 @@ from pipeline import report_charts as charts
 from pipeline.cli import run
 from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
+from pipeline.formats.tags import SEARCH
 from pipeline.report_facts import BagFacts, Facts, gather
 from pipeline.report_origin import Spread, gaps, revision, rule_times
 from pipeline.report_page import fill
 from pipeline.report_pictures import Pictures, pictures_of
 from pipeline.settings import ReportSettings
 
-SEARCH_FORMAT = "bagpipe-search-1"
 NUM_EXAMPLES = 5
 PART, NUM_PARTS = "seconds_", 3
 """What metrics call the seconds of a step's parts; how many of them are shown."""
@@ -40,21 +41,22 @@ def render(facts: Facts, title: str, results: Path, spread: Spread) -> str:
     shown = {test["protocol"]["name"]: examples(test["queries"]) for test in facts.tests}
     clips = [query for kinds in shown.values() for queries in kinds.values() for query in queries]
     ids = {clip["video_id"] for query in clips for clip in (query, query["hits"][0])}
-    return fill(
-        "report.html",
-        facts=facts,
-        title=title,
-        directions=DIRECTIONS,
-        # matplotlib's own drawing, in which it escapes every text.
-        charts={name: Markup(svg) for name, svg in draw_charts(facts).items()},  # noqa: S704
-        examples=shown,
-        pictures=pictures_of(results, ids),
-        mean_bag_size=mean_bag_size(facts.bags) if facts.bags else 0.0,
-        speed=training_speed(facts.steps),
-        gaps=gaps(facts, spread),
-        rule_times=rule_times(results / "benchmarks"),
-        revision=revision(),
-    )
+    with closing(pictures_of(results, ids)) as pictures:
+        return fill(
+            "report.html",
+            facts=facts,
+            title=title,
+            directions=DIRECTIONS,
+            # matplotlib's own drawing, in which it escapes every text.
+            charts={name: Markup(svg) for name, svg in draw_charts(facts).items()},  # noqa: S704
+            examples=shown,
+            pictures=pictures,
+            mean_bag_size=mean_bag_size(facts.bags) if facts.bags else 0.0,
+            speed=training_speed(facts.steps),
+            gaps=gaps(facts, spread),
+            rule_times=rule_times(results / "benchmarks"),
+            revision=revision(),
+        )
 
 
 def render_search(path: Path) -> str:
@@ -64,12 +66,13 @@ def render_search(path: Path) -> str:
         ValueError: the file is no result of a search.
     """
     found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != SEARCH_FORMAT:
+    if not isinstance(found, dict) or found.get("format") != SEARCH:
         raise ValueError(
-            f"{path} is no {SEARCH_FORMAT} file: write one with `python -m trainer.search --output`"
+            f"{path} is no {SEARCH} file: write one with `python -m trainer.search --output`"
         )
     title = found["query"] if found["kind"] == "text" else found["clip"]["video_id"]
-    return fill("report_search.html", found=found, title=title, pictures=Pictures({}))
+    with closing(Pictures({})) as pictures:
+        return fill("report_search.html", found=found, title=title, pictures=pictures)
 
 
 def training_speed(steps: list[dict]) -> str:
@@ -195,7 +198,7 @@ def main(argv: list[str] | None = None) -> None:
         page = render_search(args.search)
     else:
         settings = read_settings(ReportSettings, args.settings)
-        facts = gather(args.results, settings.worst_videos)
+        facts = gather(args.results, settings.rejected_rows)
         spread = Spread(nodes=args.nodes, ranks=args.ranks, gpus=args.gpus)
         page = render(facts, settings.title, args.results, spread)
     write_text(args.output, page)

@@ -35,7 +35,7 @@ class VideoFacts:
     encoded_hours: float
     truncated: int
     """Encoded, though shorter than their headers declare."""
-    worst: list[dict]
+    first_rejected: list[dict]
     """The first rejected videos: video_id, stage, reason, message."""
 
 
@@ -83,7 +83,7 @@ class Facts:
     versions: dict[str, str]
 
 
-def gather(results: Path, worst_videos: int) -> Facts:
+def gather(results: Path, rejected_rows: int) -> Facts:
     """Read what the shards of the plan, training and evaluation left in `results`.
 
     Raises:
@@ -105,7 +105,7 @@ def gather(results: Path, worst_videos: int) -> Facts:
     bag_files = [results / f"bags/{name}.npz" for name in names]
     metrics = _metrics(results / "train/metrics.jsonl")
     return Facts(
-        videos=_videos(results, names, index, worst_videos),
+        videos=_videos(results, names, index, rejected_rows),
         captions=read_caption_summary(results / "captions/summary.json"),
         features=_features(index, list(abouts)),
         bags=_bags(bag_files) if all(path.exists() for path in bag_files) else None,
@@ -126,7 +126,7 @@ def _table(
     return pd.DataFrame(found, columns=columns), about
 
 
-def _videos(results: Path, names: list[str], index: pd.DataFrame, worst_videos: int) -> VideoFacts:
+def _videos(results: Path, names: list[str], index: pd.DataFrame, rejected_rows: int) -> VideoFacts:
     manifests = pd.concat(
         _table(
             results / f"manifest/{name}.parquet",
@@ -147,7 +147,7 @@ def _videos(results: Path, names: list[str], index: pd.DataFrame, worst_videos: 
         declared_hours=float(accepted["duration_seconds"].sum()) / 3600,
         encoded_hours=float(encoded["decoded_seconds"].sum()) / 3600,
         truncated=int(encoded["truncated"].sum()),
-        worst=rejected.head(worst_videos).to_dict("records"),
+        first_rejected=rejected.head(rejected_rows).to_dict("records"),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.formats.manifest import VideoFault
 from pipeline.formats.plan import read_planned_videos
-from pipeline.stills import still
+from pipeline.stills import StillDrawer
 
 SIZE = 144
 """Pixels on a side; drawn at two thirds of it, for sharp screens."""
@@ -23,6 +24,7 @@ class Pictures:
 
     paths: dict[str, str]
     """Video id to file."""
+    drawer: StillDrawer = field(default_factory=StillDrawer)
     _made: dict[tuple, str] = field(default_factory=dict)
 
     def still(self, clip: dict) -> str:
@@ -32,19 +34,24 @@ class Pictures:
             self._made[key] = self._make(self._path(clip), (clip["start"] + clip["end"]) / 2)
         return self._made[key]
 
+    def close(self) -> None:
+        """End the process that draws."""
+        self.drawer.close()
+
     def link(self, clip: dict) -> str:
         """A link to the file that starts playing at the clip; empty where there is none."""
         path = self._path(clip)
-        return f"{path.resolve().as_uri()}#t={clip['start']:.1f}" if path.is_file() else ""
+        # Not Path.is_file, which raises for a name that is too long or not permitted.
+        return f"{path.resolve().as_uri()}#t={clip['start']:.1f}" if os.path.isfile(path) else ""
 
     def _path(self, clip: dict) -> Path:
         return Path(clip.get("path") or self.paths.get(clip["video_id"]) or "/")
 
     def _make(self, path: Path, seconds: float) -> str:
-        if not path.is_file():
+        if not os.path.isfile(path):
             return ""
         try:
-            picture = still(path, seconds, SIZE)
+            picture = self.drawer.still(path, seconds, SIZE)
         except VideoFault as fault:
             log.warning("no picture of %s: %s", path, fault.message)
             return ""

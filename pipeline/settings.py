@@ -186,11 +186,11 @@ class ReportSettings:
 
     title: str
     """Heading of the page."""
-    worst_videos: int
+    rejected_rows: int
     """Rows of the table of rejected videos."""
 
     def __post_init__(self) -> None:
-        _at_least("worst_videos", self.worst_videos, 0)
+        _at_least("rejected_rows", self.rejected_rows, 0)
 
 
 SECTIONS = {

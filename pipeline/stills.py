@@ -1,11 +1,15 @@
 """Small pictures of a video at given moments, for pages.
 
 Read from the keyframe before the moment, not from the start: a picture a frame off does no harm.
+They are drawn in a process of their own, for a damaged video can make libav loop for ever or crash,
+and the page about weeks of work must not end with it.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 from fractions import Fraction
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
@@ -20,6 +24,65 @@ from pipeline.video_stream import best_stream, open_video, start_seconds
 
 MAX_FRAMES = 2000
 """Decoded for one picture at most; a file with keyframes farther apart gives an earlier one."""
+START_SECONDS = 120.0
+PICTURE_SECONDS = 20.0
+
+
+class StillDrawer:
+    """Draws stills in a process that is replaced when it dies or says nothing for too long."""
+
+    def __init__(self, seconds: float = PICTURE_SECONDS):
+        self.seconds = seconds
+        """That a picture may take."""
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    def still(self, path: str | Path, seconds: float, size: int) -> bytes:
+        """As the function `still`; a process that died or hung over it is a `VideoFault` too."""
+        if self._process is None:
+            self._start()
+        try:
+            self._pipe.send((path, seconds, size))
+            if self._pipe.poll(self.seconds):
+                answer = self._pipe.recv()
+                if isinstance(answer, bytes):
+                    return answer
+                raise VideoFault(*answer)
+            fault = VideoFault(Reason.TIMEOUT, f"no picture within {self.seconds:g} s")
+        except (EOFError, OSError):
+            fault = VideoFault(Reason.CRASHED, "drawing it ended its process")
+        self.close()
+        raise fault
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        # Its libraries take their time, which is not the first picture's.
+        if self._pipe.poll(START_SECONDS):
+            self._pipe.recv()
+
+
+def _serve(pipe: Connection) -> None:
+    """The process: what to draw comes in, a JPEG or a fault goes out, until the pipe closes."""
+    pipe.send("ready")
+    try:
+        while True:
+            try:
+                pipe.send(still(*pipe.recv()))
+            except VideoFault as fault:
+                pipe.send((fault.reason, fault.message))
+    except (EOFError, OSError):
+        return
 
 
 def still(path: str | Path, seconds: float, size: int) -> bytes:

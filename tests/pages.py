@@ -106,7 +106,7 @@ def make_trained(root: Path) -> TinyResults:
 def make_page(tiny: TinyResults, title: str = "A test") -> str:
     """Run the stage as the workflow does."""
     settings, output = tiny.root / "settings/report.json", tiny.root / "report/index.html"
-    write_json(settings, {"title": title, "worst_videos": 20})
+    write_json(settings, {"title": title, "rejected_rows": 20})
     report.main([f"--results={tiny.root}", f"--settings={settings}", f"--output={output}"])
     return output.read_text(encoding="utf-8")
 

@@ -99,7 +99,7 @@ def run_page(tmp_path_factory, plain_video) -> str:
     long = retrieval("a" * 150 + " " + "many words " * 20)
     long["protocol"]["clips"] = "/a/folder/with/a/long/name/" + "x" * 90 + ".csv"
     write_json(root / "evaluate/heldout.json", long)
-    write_json(root / "settings/report.json", {"title": "T" * 80, "worst_videos": 20})
+    write_json(root / "settings/report.json", {"title": "T" * 80, "rejected_rows": 20})
     columns = "s\tmax_rss\n1234.5\t2048.0\n"
     write_text(root / "benchmarks/encode/00000.tsv", columns)
     report.main([f"--results={root}", f"--settings={root / 'settings/report.json'}",

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONG_FILE = 220
 """Lines; a longer file says in CONTRIBUTING.md why it is one."""
 TESTED_THROUGH_OTHERS = {
+    "pipeline/formats/tags.py": "test_info.py",  # five names
     "trainer/guards.py": "test_distributed.py",  # three ranks meet once, for all that they exchange
     "trainer/run.py": "test_train.py",  # what the stage keeps of a run on one rank
 }

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.formats.files import sha256_of_file, write_json, write_text
+from pipeline.formats.files import sha256_of_file, write_csv, write_json, write_text
+from pipeline.formats.order import Order, write_order
+from pipeline.rejected import HEADER
 from pipeline.tools import info
 from tests.tiny_model import TRAIN, make_tested, run_evaluate, run_search, save_tiny, write_list
 from tests.tiny_results import FEATURE_DIM, WORDS, TinyResults
@@ -46,7 +48,35 @@ def test_results_and_models_tell_what_they_rest_on(tiny, capsys):
     assert clips["clips"] == "6 × 6"
     assert clips["model sha256"] == sha256_of_file(model)
     assert said(tiny.root / "embeddings/00000.parquet", capsys) != {}
-    assert said(tiny.root / "settings/bags.json", capsys)["anchor"] == "caption"
+    bags = said(tiny.root / "settings/bags.json", capsys)
+    assert (bags["what"], bags["anchor"]) == ("frozen section bags of the config", "caption")
+
+
+def test_records_are_told_by_their_names_and_other_json_is_none_of_ours(tmp_path, capsys):
+    for name, what in (
+        ("quarantine.json", "what training leaves out"),
+        ("start-step-00000012.json", "what a start of training ran with"),
+        ("not-finite-step-7-rank-0.json", "what a step that was not finite had"),
+    ):
+        write_json(tmp_path / name, {"min_clips": 3})
+        found = said(tmp_path / name, capsys)
+        assert (found["what"].startswith(what), found["min_clips"]) == (True, "3")
+    write_json(tmp_path / "package.json", {"name": "x"})
+    with pytest.raises(ValueError, match="none of ours: it has no format tag"):
+        info.describe(tmp_path / "package.json")
+
+
+def test_what_people_read_of_a_run_is_told_too(tmp_path, capsys):
+    write_order(tmp_path / "order.txt", Order(["a", "b", "c"], 2))
+    found = said(tmp_path / "order.txt", capsys)
+    assert (found["videos"], found["ids"]) == ("3, 2 in a shard", "a, b, c")
+    rows = [
+        ("a", "a.mp4", "manifest", "missing", "gone\ror not"),
+        ("b", "", "encode", "timeout", ""),
+    ]
+    write_csv(tmp_path / "rejected.csv", HEADER, rows)
+    found = said(tmp_path / "rejected.csv", capsys)
+    assert (found["videos"], found["reasons"]) == ("2", "missing 1, timeout 1")
 
 
 def test_a_checkpoint_is_whole_or_damaged(tmp_path, capsys):

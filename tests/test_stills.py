@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+from contextlib import closing
 
 import av
 import numpy as np
 import pytest
 
-from pipeline.formats.manifest import VideoFault
-from pipeline.stills import still
+from pipeline import stills
+from pipeline.formats.manifest import Reason, VideoFault
+from pipeline.stills import StillDrawer, still
 from tests.videos import number_of, steady, write_video
 
 
@@ -44,3 +48,33 @@ def test_what_is_no_video_is_a_named_fault(tmp_path, plain_video):
     (tmp_path / "cut.mp4").write_bytes(plain_video.read_bytes()[:500])
     with pytest.raises(VideoFault):
         still(tmp_path / "cut.mp4", 1.0, 48)
+
+
+def test_a_process_of_its_own_draws_the_same(plain_video, tmp_path):
+    (tmp_path / "page.mp4").write_text("<!DOCTYPE html>")
+    with closing(StillDrawer()) as drawer:
+        assert drawer.still(plain_video, 1.0, 48) == still(plain_video, 1.0, 48)
+        with pytest.raises(VideoFault) as own:
+            drawer.still(tmp_path / "page.mp4", 1.0, 48)
+        with pytest.raises(VideoFault) as here:
+            still(tmp_path / "page.mp4", 1.0, 48)
+        assert (own.value.reason, own.value.message) == (here.value.reason, here.value.message)
+        assert drawer.still(plain_video, 2.0, 48) == still(plain_video, 2.0, 48)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGKILL, Reason.CRASHED), (signal.SIGSTOP, Reason.TIMEOUT)]
+)
+def test_a_process_that_dies_or_hangs_costs_one_picture(plain_video, number, reason):
+    """A stopped process is as silent as one that loops inside libav."""
+    with closing(StillDrawer(seconds=2.0)) as drawer:
+        drawer.still(plain_video, 1.0, 48)
+        first = drawer._process
+        os.kill(first.pid, number)
+        with pytest.raises(VideoFault) as caught:
+            drawer.still(plain_video, 1.0, 48)
+        assert caught.value.reason is reason
+        assert not first.is_alive()
+        drawer.seconds = stills.PICTURE_SECONDS
+        assert drawer.still(plain_video, 1.0, 48) == still(plain_video, 1.0, 48)

@@ -214,7 +214,7 @@ def test_settings_are_frozen_as_they_stand_in_the_config(tmp_path):
     write_config(folder, report={"title": title})
     snakemake(folder, "results/settings/report.json", "results/settings/encode.json")
     report = json.loads((folder / "results/settings/report.json").read_text(encoding="utf-8"))
-    assert report == {"title": title, "worst_videos": 20}
+    assert report == {"title": title, "rejected_rows": 20}
     encode = json.loads((folder / "results/settings/encode.json").read_text(encoding="utf-8"))
     assert encode["frame_size"] == 32
     assert encode["sampling"]["frames"] == 4

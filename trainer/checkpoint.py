@@ -23,12 +23,13 @@ import torch
 
 from pipeline.formats.bags import bags_digest
 from pipeline.formats.files import digest_of, read_json, whole_file, write_json
+from pipeline.formats.tags import CHECKPOINT
 from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import ShardFiles
 from trainer.initial_weights import digests
 from trainer.settings import TrainSettings
 
-MAGIC = b"bagpipe-checkpoint-1"
+MAGIC = CHECKPOINT.encode()
 TRAINER_VERSION = 2
 """Raise it when the same settings and data would train another model: old runs are left alone."""
 _NAME = re.compile(r"step-(\d{8})\.checkpoint")

@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
+from pipeline.formats.tags import RETRIEVAL
 from pipeline.formats.vocabulary import read_vocabulary
 from trainer.baseline import encoder_space, untrained
 from trainer.cli import run
@@ -27,8 +28,6 @@ from trainer.model import TwoTowers, load_model
 from trainer.protocol import Pair, Protocol, pairs_of_list, pairs_of_validation
 from trainer.retrieval import Ranks, facts_of, list_queries, rank_pairs
 from trainer.settings import EvaluateSettings, ProtocolSettings
-
-FORMAT = "bagpipe-retrieval-2"
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +108,7 @@ def describe_test(
     )
     pooled = "all feature rows whose middle lies in the clip, pooled by the model"
     return {
-        "format": FORMAT,
+        "format": RETRIEVAL,
         "protocol": {
             "name": name,
             "clips": "validation split" if settings.clips is None else settings.clips,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.formats.files import begins_as_zip, sha256_of_file
+from pipeline.formats.tags import MODEL
 from pipeline.formats.tensors import read_tensors
-from trainer.model import FORMAT, TwoTowers, read_model
+from trainer.model import TwoTowers, read_model
 from trainer.released_weights import is_released, start_from_released
 from trainer.settings import TrainSettings
 from trainer.word_vectors import load_word_vectors
@@ -67,6 +68,6 @@ def _released(path: str | Path) -> dict | None:
         content = read_tensors(path)
     except ValueError:
         return None
-    if begins_as_zip(path) and isinstance(content, dict) and content.get("format") == FORMAT:
+    if begins_as_zip(path) and isinstance(content, dict) and content.get("format") == MODEL:
         return None
     return content if is_released(content) else None

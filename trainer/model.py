@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from pipeline.formats.files import whole_file
 from pipeline.formats.settings import settings_from
+from pipeline.formats.tags import MODEL
 from pipeline.formats.tensors import check_sums, read_tensors
 from trainer.settings import TrainSettings
 from trainer.towers import CaptionWords, TextTower, VideoTower, at_least_fp32, caption_words
 
-FORMAT = "bagpipe-model-1"
 LOWEST_TEMPERATURE = 0.01
 """A trained temperature stays above; the usual clamp of the logit scale at 100."""
 
@@ -135,7 +135,7 @@ def save_model(
         OSError: it cannot be written, as on a full disk; a file that was there stays as it was.
     """
     content = {
-        "format": FORMAT,
+        "format": MODEL,
         "settings": asdict(model.settings),
         "vocabulary": vocabulary,
         "recipe": recipe,
@@ -190,8 +190,8 @@ def read_model(path: str | Path) -> dict:
         raise FileNotFoundError(f"{path} is missing: run snakemake --cores N --forcerun train")
     check_sums(path, what="model file")
     content = read_tensors(path, what="model file")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a {FORMAT} file")
+    if not isinstance(content, dict) or content.get("format") != MODEL:
+        raise ValueError(f"{path} is not a {MODEL} file")
     return content
 
 

@@ -27,9 +27,9 @@ import numpy as np
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import IndexRow, read_features, read_index
+from pipeline.formats.tags import PROBE
 from trainer.cli import run
 
-FORMAT = "bagpipe-probe-1"
 TRAIN, TEST = 1, 2
 C_VALUES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 HELD_OUT = 5
@@ -208,7 +208,7 @@ def probe(args: argparse.Namespace) -> dict:
     splits = {name: probe_split(rows, kept.label_V, s_V) for name, s_V in kept.splits.items()}
     _, counts = np.unique(kept.label_V, return_counts=True)
     return {
-        "format": FORMAT,
+        "format": PROBE,
         "list": str(args.list),
         "list_sha256": sha256_of_file(args.list),
         "recipe": recipe.to_dict(),

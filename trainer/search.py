@@ -24,11 +24,12 @@ import torch
 from pipeline.formats.bags import Bags, read_bags
 from pipeline.formats.embeddings import ClipEmbeddings
 from pipeline.formats.files import write_json
+from pipeline.formats.tags import SEARCH
 from pipeline.formats.tokenizer import encode_caption, tokenize
 from trainer.cli import run
 from trainer.clip_embeddings import OpenModel, embedding_files, fresh_embeddings, open_model
 from trainer.nearest import ROWS_AT_ONCE, Scored, best_moments, best_rows, merge_best
-from trainer.search_results import FORMAT, Library, open_library, table
+from trainer.search_results import Library, open_library, table
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ def search(args: argparse.Namespace) -> dict:
     else:
         found = find_captions(opened, library, args.video, args.at, args.k)
     model = {"sha256": opened.sha256, "step": opened.content["step"]}
-    return {"format": FORMAT, "k": args.k, "model": model, **found}
+    return {"format": SEARCH, "k": args.k, "model": model, **found}
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -12,7 +12,6 @@ from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.tokenizer import encode_caption
 from pipeline.formats.vocabulary import read_vocabulary
 
-FORMAT = "bagpipe-search-1"
 NUM_CAPTIONS = 2
 """Captions that are shown of a clip: the nearest ones."""
 

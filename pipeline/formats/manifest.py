@@ -44,7 +44,7 @@ class Reason(StrEnum):
     DAMAGED = "damaged"
     """More than encode.max_bad_packets of its packets do not decode."""
     DISCONTINUOUS = "discontinuous"
-    """Its timestamps jump backwards, so no clock fits it."""
+    """Its timestamps jump backwards, or ahead by more than an hour, so no clock fits it."""
     CRASHED = "crashed"
     """The process that decoded it died, and died again at the second try."""
 

@@ -5,6 +5,7 @@ Each function reads a file as its own reader does, so that a damaged one is refu
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,8 @@ from pipeline.formats import captions, embeddings, manifest, shard
 from pipeline.formats.arrays import npz_names
 from pipeline.formats.bags import TRAIN, VAL, read_bags
 from pipeline.formats.files import sha256_of_file
+from pipeline.formats.order import HEADER as ORDER
+from pipeline.formats.order import read_order
 from pipeline.formats.parquet import describe_table
 from pipeline.formats.partial import read_any_partial
 from pipeline.formats.plan import (
@@ -25,6 +28,7 @@ from pipeline.formats.plan import (
 )
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.vocabulary import HEADER, read_vocabulary
+from pipeline.rejected import HEADER as REJECTED
 
 NUM_IDS = 3
 
@@ -152,6 +156,37 @@ def of_caption_plan(path: Path) -> Facts:
         "what": "plan of a shard's captions",
         "sources": f"{len(sources):,}",
         "files": say_some([source.path for source in sources]),
+    }
+
+
+def of_rejected(path: Path) -> Facts:
+    """The list of videos without features."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        rows = csv.DictReader(file)
+        if rows.fieldnames != REJECTED:
+            raise ValueError(f"{path} is no {','.join(REJECTED)}: not ours")
+        reasons = Counter(row["reason"] for row in rows)
+    return {
+        "what": "videos without features",
+        "videos": f"{reasons.total():,}",
+        "reasons": say_counts(reasons),
+    }
+
+
+def of_words_or_order(path: Path) -> Facts:
+    """The vocabulary, or the order of ids that the plan keeps."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        first = file.readline()
+    return of_order(path) if first.startswith(f"{ORDER}\t") else of_vocabulary(path)
+
+
+def of_order(path: Path) -> Facts:
+    """The order of the videos table that the last plan saw."""
+    order = read_order(path)
+    return {
+        "what": "order of the videos table at the last plan",
+        "videos": f"{len(order.video_ids):,}, {order.videos_per_shard:,} in a shard",
+        "ids": say_some(order.video_ids),
     }
 
 

@@ -1,7 +1,8 @@
 """Say in a few lines what a file of this project is: recipe, counts, ids, and whether it is whole.
 
-Reads   any file of a results folder: plan, manifest, captions, shard, index, bags, vocabulary,
-        embeddings, model.pt, checkpoint, metrics, a result of evaluation or search
+Reads   any file of a results folder but its pages: plan and its order, settings, manifest,
+        captions, shard, index, rejected.csv, bags, vocabulary, embeddings, model.pt, checkpoint,
+        metrics, quarantine and other records of training, a result of evaluation or search
 Writes  lines to the terminal; the exit status is 1 when a file is damaged, foreign or unknown
 Run     python -m pipeline.tools.info results/shards/00000.tar
 """
@@ -16,14 +17,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.cli import run
+from pipeline.formats.caption_summary import VERSION as SUMMARY
 from pipeline.formats.caption_summary import read_caption_summary
 from pipeline.formats.files import read_json, read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
+from pipeline.formats.tags import CHECKPOINT, MODEL
 from pipeline.formats.tensors import check_sums, read_tensors
 from pipeline.tools import file_facts
 from pipeline.tools.file_facts import Facts, recipe_facts, say_counts
 
-CHECKPOINT = b"bagpipe-checkpoint-1 "
+HEAD = CHECKPOINT.encode() + b" "
+RECORDS = {
+    "quarantine.json": "what training leaves out",
+    "identity.json": "what decides the result of a run",
+    "source.json": "what a captions file was split into",
+    "batch.json": "the batch that encoding found",
+}
+"""Files that are told by their names."""
 
 
 def describe(path: Path) -> Facts:
@@ -51,7 +61,7 @@ def of_json(path: Path) -> Facts:
     if not isinstance(found, dict):
         raise ValueError(f"{path} is JSON, and none of ours: it holds no object")
     kind = found.get("format") or found.get("version")
-    if kind == "captions-summary-1":
+    if kind == SUMMARY:
         summary = read_caption_summary(path)
         return {
             "what": "summary of all captions",
@@ -66,7 +76,20 @@ def of_json(path: Path) -> Facts:
         sha256 = found.get("model", {}).get("sha256", "")
         return {"what": f"{kind} {name}".strip(), **facts, "recipe identity": recipe,
                 "model sha256": sha256}  # fmt: skip
-    return {"what": "settings", **{key: _plain(value) for key, value in found.items()}}
+    return {"what": _what_record(path), **{key: _plain(value) for key, value in found.items()}}
+
+
+def _what_record(path: Path) -> str:
+    """What a JSON without a tag is, by its place."""
+    if path.parent.name == "settings":
+        return f"frozen section {path.stem} of the config"
+    if path.name.startswith("start-step-"):
+        return "what a start of training ran with"
+    if path.name.startswith("not-finite-step-"):
+        return "what a step that was not finite had; python -m trainer.train --replay explains it"
+    if path.name not in RECORDS:
+        raise ValueError(f"{path} is JSON, and none of ours: it has no format tag")
+    return RECORDS[path.name]
 
 
 def of_metrics(path: Path) -> Facts:
@@ -86,7 +109,7 @@ def of_model(path: Path) -> Facts:
     """A trained model."""
     check_sums(path, what="model file")
     content = read_tensors(path)
-    if not isinstance(content, dict) or not str(content.get("format")).startswith("bagpipe-model"):
+    if not isinstance(content, dict) or content.get("format") != MODEL:
         raise ValueError(f"{path} is a PyTorch file, and no model of this project")
     state = content["state"]
     finite = all(bool(value.isfinite().all()) for value in state.values())
@@ -105,11 +128,11 @@ def of_model(path: Path) -> Facts:
 def of_checkpoint(path: Path) -> Facts:
     """A checkpoint of a training run; its checksum is compared."""
     with open(path, "rb") as file:
-        head = file.readline(len(CHECKPOINT) + 66)
+        head = file.readline(len(HEAD) + 66)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if not head.startswith(CHECKPOINT):
+    if not head.startswith(HEAD):
         raise ValueError(f"{path} is no checkpoint of this project")
-    if head != CHECKPOINT + digest.encode() + b"\n":
+    if head != HEAD + digest.encode() + b"\n":
         raise ValueError(f"{path} is damaged: its checksum does not hold; a resumed run skips it")
     step = path.stem.rpartition("-")[2]
     return {"what": "checkpoint", "step": int(step) if step.isdigit() else "", "sha256": digest,
@@ -123,7 +146,8 @@ READERS: dict[str, Callable[[Path], Facts]] = {
     ".npy": file_facts.of_embeddings,
     ".tsv": file_facts.of_plan,
     ".captions": file_facts.of_caption_plan,
-    ".txt": file_facts.of_vocabulary,
+    ".txt": file_facts.of_words_or_order,
+    ".csv": file_facts.of_rejected,
     ".json": of_json,
     ".jsonl": of_metrics,
     ".pt": of_model,
