@@ -49,6 +49,17 @@ def test_ctrl_c_and_a_good_end(module):
     assert re.fullmatch(r"\d\d:\d\d:\d\d INFO done\n", text)
 
 
+def test_what_a_rank_holds_is_gone_before_the_interpreter_ends():
+    """A process group that lives on until then aborts the rank at times."""
+    body = (
+        "import atexit, sys; atexit.register(lambda: sys.stderr.write('exit\\n'))\n"
+        "    class Group:\n"
+        "        def __del__(self): sys.stderr.write('gone\\n')\n"
+        "    held = Group(); held.cycle = held; sys.exit(7)"
+    )
+    assert ended("trainer.cli", body) == (7, "gone\nexit\n")
+
+
 def test_a_rank_leaves_its_fault_to_the_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv(FAULT_FILE, str(tmp_path / "fault"))
     assert ended("trainer.cli", "raise ValueError('rank 1:\\nno file')")[0] == 1

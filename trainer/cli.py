@@ -30,16 +30,28 @@ def run(main: Callable[[], None]) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )
+    status = status_of(main)
+    # What a cycle, or the frames of an exit from deep within, still hold of a process group would
+    # go at exit, when its threads may abort the rank: `terminate called`.
+    gc.collect()
+    if status:
+        sys.exit(status)
+
+
+def status_of(main: Callable[[], None]) -> str | int | None:
+    """Run `main`; what `sys.exit` is to be given for how it ended."""
     try:
         main()
-        gc.collect()  # a process group that a cycle still holds at exit aborts the rank at times
     except (ValueError, OSError) as error:
         line = " ".join(str(error).split())
         logging.getLogger(__name__).error("%s", line)
         tell_launcher(line)
-        sys.exit(1)
+        return 1
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    except SystemExit as end:
+        return end.code
+    return None
 
 
 def speak_as(rank: int) -> None:
