@@ -37,27 +37,28 @@ def main(argv: list[str] | None = None) -> None:
     """Encode one shard, or all videos of a table."""
     options = parse(argv)
     # Not at the top: each decoding process imports this module, and has no use for a network.
+    from pipeline.encode_shard import encode_shard
     from pipeline.encode_table import encode_table
     from pipeline.encoders.machine import choose_device, keep_memory, use_threads
     from pipeline.reuse import Retry
-    from pipeline.shard_encoder import encode_shard
+    from pipeline.shard_encoder import EncodeRun
 
     keep_memory()
     use_threads(options.threads)
-    how = {
-        "device": choose_device(options.device),
-        "compiled": options.compile,
-        "batch": options.batch,
-        "workers": options.workers,
-        "limits": limits_of(options),
-        "retry": Retry.parse(options.retry),
-        "decoder": options.decoder,
-    }
+    how = EncodeRun(
+        batch=options.batch,
+        workers=options.workers,
+        limits=limits_of(options),
+        retry=Retry.parse(options.retry),
+        decoder=options.decoder,
+    )
+    network = {"device": choose_device(options.device), "compiled": options.compile}
     with ended_by_sigterm():
         if options.videos:
-            encode_table(options, **how)
+            encode_table(options, how, **network)
         else:
-            encode_shard(options.manifest, options.settings, (options.output, options.index), **how)
+            outputs = (options.output, options.index)
+            encode_shard(options.manifest, options.settings, outputs, how, **network)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
-from typing import Any
 
+from pipeline.encode_shard import encode_rows
 from pipeline.encoders.interface import load_encoder
 from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.names import shard_name
@@ -18,7 +18,7 @@ from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.inspection import inspect_all, summary
 from pipeline.probe import find_ffprobe
 from pipeline.settings import OUTPUTS, EncodeSettings, ManifestSettings
-from pipeline.shard_encoder import encode_rows
+from pipeline.shard_encoder import EncodeRun
 
 FRAMES = 16
 """Of one vector, spread over the time to the next: a rate of 0.5 is the preset half-hertz, 1 is
@@ -28,8 +28,10 @@ ANY_VIDEO = ManifestSettings(min_seconds=0.0, max_seconds=1e9, timeout_seconds=6
 log = logging.getLogger(__name__)
 
 
-def encode_table(options: argparse.Namespace, *, device: str, compiled: bool, **how: Any) -> None:
-    """Encode the table `options.videos` into the folder `options.output`; `how` as `encode_rows`.
+def encode_table(
+    options: argparse.Namespace, run: EncodeRun, *, device: str, compiled: bool
+) -> None:
+    """Encode the table `options.videos` into the folder `options.output`.
 
     Raises:
         FileNotFoundError: there is no such table, or no ffprobe.
@@ -46,7 +48,7 @@ def encode_table(options: argparse.Namespace, *, device: str, compiled: bool, **
         name = shard_name(number)
         log.info("shard %s: %s", name, summary(rows))
         outputs = (options.output / f"{name}.tar", options.output / f"{name}.parquet")
-        encode_rows(rows, settings, encoder, outputs, **how)
+        encode_rows(rows, settings, encoder, outputs, run)
     warn_of_others(options.output, -(-len(entries) // size))
 
 

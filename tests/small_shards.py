@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.encode_shard import encode_rows
 from pipeline.formats.files import write_json
 from pipeline.formats.manifest import ManifestRow, write_manifest
 from pipeline.formats.shard import read_index
 from pipeline.pixels import Geometry
 from pipeline.reuse import RETRY_ALL
-from pipeline.shard_encoder import encode_rows
+from pipeline.shard_encoder import EncodeRun
 from pipeline.video import VideoReader
 from tests.examples import encode_settings, manifest_row
 from tests.stand_ins import Means
@@ -58,7 +59,8 @@ def encode(rows, folder, *, settings=SETTINGS, encoder=None, batch=4, workers=0,
     """Encode and return how many windows the encoder saw, and the bytes of both outputs."""
     encoder = encoder or Means()
     outputs = outputs_in(folder)
-    encode_rows(rows, settings, encoder, outputs, batch=batch, workers=workers, retry=retry)
+    run = EncodeRun(batch=batch, workers=workers, retry=retry)
+    encode_rows(rows, settings, encoder, outputs, run)
     return encoder.seen, [path.read_bytes() for path in outputs]
 
 

@@ -209,7 +209,8 @@ def test_the_log_names_the_first_fault_and_counts_the_others(caplog):
 
 
 def test_the_index_says_which_decoder_it_was_and_re_use_keeps_that(gpu, path, tmp_path, caplog):
-    from pipeline import shard_encoder
+    from pipeline import encode_shard
+    from pipeline.shard_encoder import EncodeRun
     from tests.small_shards import SETTINGS, accepted, outputs_in
     from tests.stand_ins import Means
 
@@ -220,13 +221,13 @@ def test_the_index_says_which_decoder_it_was_and_re_use_keeps_that(gpu, path, tm
     outputs = outputs_in(tmp_path / "out")
 
     def encode(found: int | None) -> tuple[dict[str, str], str]:
-        shard_encoder.decoding_gpu, before = lambda *_: found, shard_encoder.decoding_gpu
+        encode_shard.decoding_gpu, before = lambda *_: found, encode_shard.decoding_gpu
         try:
-            shard_encoder.encode_rows(
-                rows, SETTINGS, Means(), outputs, batch=2, workers=0, decoder="nvdec"
+            encode_shard.encode_rows(
+                rows, SETTINGS, Means(), outputs, EncodeRun(batch=2, workers=0, decoder="nvdec")
             )
         finally:
-            shard_encoder.decoding_gpu = before
+            encode_shard.decoding_gpu = before
         index = read_index(outputs[1])
         return {row.video_id: row.decoder for row in index.rows}, index.provenance["decoder"]
 

@@ -23,6 +23,7 @@ import torch
 
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Job, Window
+from pipeline.encode_shard import encode_rows
 from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.machine import keep_memory, use_threads
@@ -32,7 +33,7 @@ from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.recipe import PRESETS
 from pipeline.formats.shard import read_index
 from pipeline.settings import EncodeSettings
-from pipeline.shard_encoder import encode_rows
+from pipeline.shard_encoder import EncodeRun
 from pipeline.video import Geometry, VideoReader
 from tests.benchmarks.decode import make_video
 from tests.small_shards import SETTINGS, accepted, outputs_in
@@ -159,7 +160,7 @@ def both_sides(folder: Path, *, quick: bool) -> None:
     def encoded() -> Iterator:
         encoder = load_encoder(settings, "cpu")
         outputs = outputs_in(folder / "sides")
-        encode_rows(rows, settings, encoder, outputs, batch=batch, workers=1)
+        encode_rows(rows, settings, encoder, outputs, EncodeRun(batch=batch, workers=1))
         yield from ()
 
     encode_seconds, _ = wall(encoded())
@@ -179,7 +180,7 @@ def encode_counting(rows: list[ManifestRow], folder: Path) -> tuple[int, float, 
     encoder = Means()
     tar, index = outputs_in(folder)
     began = time.perf_counter()
-    encode_rows(rows, SETTINGS, encoder, (tar, index), batch=8, workers=0)
+    encode_rows(rows, SETTINGS, encoder, (tar, index), EncodeRun(batch=8, workers=0))
     spent = time.perf_counter() - began
     return encoder.seen, spent, {row.video_id: row.crc32 for row in read_index(index).rows}
 
