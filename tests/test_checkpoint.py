@@ -54,6 +54,22 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, caplog, damage):
     assert f"{newest} is damaged and skipped" in caplog.text
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_save_after_damage_removes_the_damaged_and_never_itself(tmp_path, caplog, keep):
+    for step in (40, 50, 100, 110):
+        save_checkpoint(tmp_path, content(step), keep=9)
+    for step in (100, 110):
+        (tmp_path / f"step-{step:08d}.checkpoint").write_bytes(b"rotten")
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 50
+    with caplog.at_level(logging.WARNING):
+        saved = save_checkpoint(tmp_path, content(60), keep=keep)
+    assert [int(path.name[5:13]) for path in checkpoints(tmp_path)] == [60, 50][:keep]
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 60
+    for step in (100, 110):
+        line = f"step-{step:08d}.checkpoint, damaged and skipped before, is removed: {saved.name}"
+        assert line in caplog.text
+
+
 def test_without_a_good_checkpoint_there_is_nothing(tmp_path):
     assert newest_checkpoint(tmp_path / "none") == b""
     (tmp_path / "step-00000001.checkpoint").write_bytes(b"no")

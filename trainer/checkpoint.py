@@ -114,6 +114,8 @@ def write_identity(folder: Path, identity: dict) -> None:
 def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
     """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`.
 
+    Files of later steps go first: the run would have gone on from them, had they been whole.
+
     Raises:
         OSError: it cannot be written; the ones before it stay as they are.
     """
@@ -131,7 +133,11 @@ def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
             f"{path} ({len(data)} bytes) cannot be written: {error.strerror}. Make room; the"
             " checkpoints before it are whole, and a new start goes on from the newest"
         ) from None
-    for old in checkpoints(folder)[max(keep, 1) :]:
+    others = [other for other in checkpoints(folder) if other != path]
+    for damaged in (other for other in others if other > path):
+        logger.warning("%s, damaged and skipped before, is removed: %s stands", damaged, path.name)
+        damaged.unlink()
+    for old in [other for other in others if other < path][max(keep - 1, 0) :]:
         old.unlink()
     return path
 
