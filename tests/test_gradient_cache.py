@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from contextlib import nullcontext
 
 import numpy as np
@@ -35,6 +36,43 @@ class Towers(nn.Module):
         if len(clips) > limit:
             raise torch.OutOfMemoryError("out of memory: a test")
         return self.video(clips), self.text(captions), self.log_temperature.exp()
+
+
+class Graph:
+    """Lives as long as the graph that holds it."""
+
+
+class FailingBackward(torch.autograd.Function):
+    """The identity, out of memory in the backward pass of more than two rows."""
+
+    @staticmethod
+    def forward(ctx, rows, graph):
+        ctx.graph = graph
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if len(gradient) > 2:
+            raise torch.OutOfMemoryError("out of memory: a test")
+        return gradient, None
+
+
+class Watched(Towers):
+    """Towers that count, at each forward with a graph, the earlier graphs that are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs: list[weakref.ref] = []
+        self.alive: list[int] = []
+
+    def forward(self, clips, captions):
+        self.alive.append(sum(graph() is not None for graph in self.graphs))
+        clips, captions, temperature = super().forward(clips, captions)
+        if torch.is_grad_enabled() and len(clips):
+            graph = Graph()
+            self.graphs.append(weakref.ref(graph))
+            clips = FailingBackward.apply(clips, graph)
+        return clips, captions, temperature
 
 
 def batch_of(num_clips: int = 7, seed: int = 0) -> dict:
@@ -142,6 +180,32 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_result_stays(limit, caplog)
     assert not caplog.text
 
 
+def test_a_graph_that_did_not_fit_is_gone_while_its_halves_run():
+    batch = batch_of(8)
+    model = Watched().double()
+    found = result(model, step(cache_of(model, chunk=8), batch))
+    assert_close(found, uncached(batch, Towers().double()), 1e-12)
+    assert len(model.graphs) == 1 + 2 + 4
+    assert set(model.alive) == {0}
+
+
+class Drawing(Towers):
+    """Towers that draw a random number before they may run out of memory."""
+
+    def forward(self, clips, captions):
+        torch.rand(1)
+        return super().forward(clips, captions)
+
+
+def test_what_was_drawn_in_vain_changes_no_dropout():
+    found = []
+    for fits, chunk in ((4, 7), (1000, 4)):
+        model = Drawing(dropout=0.5, fits=fits).double()
+        torch.manual_seed(1)
+        found.append(result(model, step(cache_of(model, chunk=chunk), batch_of())))
+    assert_close(*found, 0)
+
+
 def test_what_cannot_be_halved_is_one_line():
     with pytest.raises(DoesNotFit, match="not even one clip fits into memory"):
         step(cache_of(Towers(fits=0).double()), batch_of())
@@ -150,7 +214,13 @@ def test_what_cannot_be_halved_is_one_line():
 
 
 def test_other_faults_are_not_taken_for_a_lack_of_memory():
-    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
+    for line in (
+        "DefaultCPUAllocator: can't allocate memory: you tried",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    ):
+        assert is_out_of_memory(RuntimeError(line)), line
     assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
 
 

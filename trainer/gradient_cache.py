@@ -27,6 +27,10 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | float], torch.Tensor
 """Clips [B, D], captions [N, D] and temperature to a loss []."""
 
 
+_NO_MEMORY = ("out of memory", "can't allocate memory", "_STATUS_ALLOC_FAILED")
+"""Words of an error for want of memory: of CUDA and its allocator, the CPU's, cuBLAS and cuDNN."""
+
+
 class DoesNotFit(OSError):
     """Memory ran out on this rank, and no smaller piece can be tried."""
 
@@ -82,7 +86,9 @@ class GradientCache:
         scaled: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
     ) -> torch.Tensor:
         """Add the gradients of `scaled(loss)` to the parameters, averaged over ranks; the loss."""
-        pieces, clips_BD, captions_ND, temperature = self._embed(batch, num_clips, num_captions)
+        pieces, clips_BD, captions_ND, temperature = self._embed(
+            self.model, batch, num_clips, num_captions
+        )
         clips_BD.requires_grad_()
         captions_ND.requires_grad_()
         learned = isinstance(temperature, torch.Tensor)
@@ -101,40 +107,44 @@ class GradientCache:
         total.backward()
         return loss.detach()
 
-    def _embed(self, batch: Any, num_clips: int, num_captions: int):
+    def embed(
+        self, model: nn.Module, batch: Any, num_clips: int, num_captions: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch in chunks through towers like the model's, without a graph: [B, D], [N, D]."""
+        _, clips_BD, captions_ND, _ = self._embed(model, batch, num_clips, num_captions)
+        return clips_BD, captions_ND
+
+    def _embed(self, model: nn.Module, batch: Any, num_clips: int, num_captions: int):
         """All embeddings without a graph; a chunk that does not fit into memory is halved."""
+        before = _random_state(self._device)
         while True:
-            pieces, parts = [], []
-            try:
-                for part in ranges(num_clips, num_captions, self.chunk):
-                    before = _random_state(self._device)
-                    with torch.no_grad(), self._context():
-                        *embeddings, temperature = self.model(*self._inputs(batch, part))
-                    pieces.append(_Piece(part, before, _moved(before, self._device)))
-                    parts.append(embeddings)
-                clips_BD, captions_ND = (torch.cat(side) for side in zip(*parts, strict=True))
-                return pieces, clips_BD, captions_ND, temperature
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                if pieces:
-                    _set_random_state(pieces[0].state, self._device)
+            found = self._embedded(model, batch, ranges(num_clips, num_captions, self.chunk))
+            if found is not None:
+                return found
+            _set_random_state(before, self._device)
             self._halve(num_clips)
+
+    def _embedded(self, model: nn.Module, batch: Any, parts: list[Range]):
+        """What `_embed` returns, or None, with nothing left of it, where a chunk does not fit."""
+        pieces, embeddings = [], []
+        try:
+            for part in parts:
+                before = _random_state(self._device)
+                with torch.no_grad(), self._context():
+                    *both, temperature = model(*self._inputs(batch, part))
+                pieces.append(_Piece(part, before, _moved(before, self._device)))
+                embeddings.append(both)
+            clips_BD, captions_ND = (torch.cat(side) for side in zip(*embeddings, strict=True))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        return pieces, clips_BD, captions_ND, temperature
 
     def _add_gradients(self, batch, piece: _Piece, d_clips_BD, d_captions_ND) -> None:
         """A chunk's part of the parameters' gradients; halves of it where it does not fit."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        try:
-            with _replayed(piece.state, self._device), self._context():
-                clips, captions, _ = self.model(*self._inputs(batch, piece.part))
-            pairs = [(clips, d_clips_BD[piece.part.clips])]
-            pairs.append((captions, d_captions_ND[piece.part.captions]))
-            outputs, incoming = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
-            found = torch.autograd.grad(outputs, parameters, incoming, allow_unused=True)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            found = None
+        found = self._gradients(batch, piece, d_clips_BD, d_captions_ND, parameters)
         if found is None:
             self._split(batch, piece, d_clips_BD, d_captions_ND)
             return
@@ -145,6 +155,20 @@ class GradientCache:
                 parameter.grad = gradient
             else:
                 parameter.grad += gradient
+
+    def _gradients(self, batch, piece: _Piece, d_clips_BD, d_captions_ND, parameters):
+        """Each parameter's gradient, or None, with nothing left of the graph, out of memory."""
+        try:
+            with _replayed(piece.state, self._device), self._context():
+                clips, captions, _ = self.model(*self._inputs(batch, piece.part))
+            pairs = [(clips, d_clips_BD[piece.part.clips])]
+            pairs.append((captions, d_captions_ND[piece.part.captions]))
+            outputs, incoming = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
+            return torch.autograd.grad(outputs, parameters, incoming, allow_unused=True)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
 
     def _split(self, batch, piece: _Piece, d_clips_BD, d_captions_ND) -> None:
         """Go on with two halves, unless the chunk's random draws would then differ."""
@@ -191,7 +215,8 @@ def ranges(num_clips: int, num_captions: int, chunk: int) -> list[Range]:
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an error says that memory ran out, on a GPU or in the CPU's allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY)
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:
