@@ -16,7 +16,7 @@ from tests.ranks import run_ranks
 from tests.synthetic_bags import Results, results_with, train_settings
 from trainer import distributed
 from trainer.distributed import World
-from trainer.model import load_model
+from trainer.model import TwoTowers, load_model
 from trainer.monitor import read_metrics
 from trainer.step import follow, largest_similarity
 from trainer.train import main
@@ -107,7 +107,27 @@ def test_a_step_that_does_not_fit_says_what_to_set(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.step.mil_nce_loss", full)
     line = "a step of 12 clips on a rank does not fit into memory: set run.train.chunk: 3"
     with pytest.raises(OSError, match=line):
-        trained(tmp_path)
+        trained(tmp_path / "whole")
+    line = (
+        "a step of 12 clips on a rank does not fit into memory: run.train.chunk spares the towers"
+    )
+    with pytest.raises(OSError, match=line):
+        trained(tmp_path / "chunked", {"chunk": 3})
+
+
+def test_slow_copies_take_no_more_clips_at_once_than_the_towers(tmp_path, monkeypatch):
+    sizes, forward = [], TwoTowers.forward
+
+    def limited(self, features_BTF, *rest):
+        sizes.append(len(features_BTF))
+        if len(features_BTF) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        return forward(self, features_BTF, *rest)
+
+    monkeypatch.setattr("trainer.run.fixed_batch", lambda *_: {})  # it is small by itself
+    monkeypatch.setattr(TwoTowers, "forward", limited)
+    trained(tmp_path, {"chunk": 3}, **BANK)
+    assert max(sizes) == 3
 
 
 def test_an_overflow_in_fp16_leaves_the_step_out_and_says_what_to_lower(tmp_path, caplog):

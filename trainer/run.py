@@ -59,15 +59,13 @@ class Run:
     """Slowly following copies of the towers that fill the bank."""
     alarms: Alarms
     cache: GradientCache | None = None
-    embeddings: tuple[torch.Tensor, torch.Tensor] | None = None
-    """This step's clips and captions, on their way to the bank."""
     times: StepTimes = field(default_factory=StepTimes)
     machines: list[dict] = field(default_factory=list)
     """Versions and device of each rank."""
     fixed_batch: dict = field(default_factory=dict)
     """Digests of a batch through the first weights, on rank 0."""
     seen: tuple[torch.Tensor, torch.Tensor] | None = None
-    """The last step's clips and captions, for the log line."""
+    """The last step's clips and captions, for the bank and the log line."""
     unused: list[str] | None = None
     """Parameters that got no gradient."""
     step: int = 0

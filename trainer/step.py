@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
@@ -93,19 +94,31 @@ def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
 
 def _gradients_of(run: Run, batch: Batch, counts_W3: np.ndarray, *, share: float) -> torch.Tensor:
     loss_of = run.world.watch.timed("loss", partial(_loss, run, batch, counts_W3, share))
-    if run.arguments.chunk:
+    num_clips, num_captions = len(batch.clip_ids_B), len(batch.caption_ids_N)
+    with _fitting(run, num_clips):
+        if not run.arguments.chunk:
+            return _at_once(run, batch, loss_of)
         with run.world.watch.part("backward"):
-            return _cache(run).step(
-                batch, len(batch.clip_ids_B), len(batch.caption_ids_N), loss_of, run.scaler.scale
-            )
+            return _cache(run).step(batch, num_clips, num_captions, loss_of, run.scaler.scale)
+
+
+@contextmanager
+def _fitting(run: Run, num_clips: int) -> Iterator[None]:
+    """Turn a lack of memory inside, which no smaller chunk mends, into one line."""
     try:
-        return _at_once(run, batch, loss_of)
+        yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        if not run.arguments.chunk:
+            mend = f"set run.train.chunk: {max(1, num_clips // 4)}, which changes no result"
+        else:
+            mend = (
+                "run.train.chunk spares the towers, but the loss sees all clips: use more ranks,"
+                " or lower train.global_batch, train.bank_clips or train.bank_captions"
+            )
         raise DoesNotFit(
-            f"a step of {len(batch.clip_ids_B)} clips on a rank does not fit into memory: set"
-            f" run.train.chunk: {max(1, len(batch.clip_ids_B) // 4)}, which changes no result"
+            f"a step of {num_clips} clips on a rank does not fit into memory: {mend}"
         ) from None
 
 
@@ -157,8 +170,7 @@ def _loss(
     settings, past = run.settings, None
     run.seen = (clips_BD.detach(), captions_ND.detach())
     if run.bank is not None:
-        past = run.bank.past(run.step, batch, clips_BD.detach(), captions_ND.detach())
-        run.embeddings = (clips_BD.detach(), captions_ND.detach())
+        past = run.bank.past(run.step, batch, *run.seen)
     loss = mil_nce_loss(
         clips_BD,
         captions_ND,
@@ -187,14 +199,22 @@ def _fill_bank(run: Run, batch: Batch, header: Header) -> None:
     """Push the step's embeddings: the towers' own, or those of their slow copies."""
     if run.bank is None:
         return
-    assert run.embeddings is not None  # of this step
-    clips_BD, captions_ND = run.embeddings
+    assert run.seen is not None  # of this step
+    clips_BD, captions_ND = run.seen
     if run.slow is not None:
-        with _precision(run):
-            clips_BD, captions_ND, _ = run.slow(*tower_input(batch, None, run.world.device))
+        with _fitting(run, len(clips_BD)):
+            clips_BD, captions_ND = _slow_embeddings(run, run.slow, batch)
         follow(run.slow, run.model, run.settings.bank_momentum)
     run.bank.push(batch, clips_BD, captions_ND, header.counts_W3)
-    run.embeddings = None
+
+
+def _slow_embeddings(run: Run, slow: TwoTowers, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch through the slow copies, in chunks where the towers take it in chunks."""
+    if run.arguments.chunk:
+        return _cache(run).embed(slow, batch, len(batch.clip_ids_B), len(batch.caption_ids_N))
+    with _precision(run):
+        clips_BD, captions_ND, _ = slow(*tower_input(batch, None, run.world.device))
+    return clips_BD, captions_ND
 
 
 @torch.no_grad()
