@@ -26,7 +26,7 @@ rule train:
     shell:
         "shown {log} python -m trainer.launch --nodes {resources.train_nodes}"
         " --processes {resources.train_processes_per_node} --threads {threads}"
-        " --backend {resources.train_backend} --max-restarts {resources.train_max_restarts}"
+        " --max-restarts {resources.train_max_restarts}"
         " {resources.train_network} -- -m trainer.train --settings {input.settings}"
         " --plan results/plan --bags results/bags --shards results/shards"
         " --vocabulary {input.vocabulary} --state results/train"
