@@ -37,6 +37,40 @@ def test_workers_that_are_neither_are_refused_with_what_was_found(text, capsys):
     assert f"{text!r} is neither auto nor a number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flag", "lowest"),
+    [
+        ("chunk", 0), ("bucket-cap-mb", 1), ("save-every", 1), ("keep-checkpoints", 1),
+        ("log-every", 1), ("validate-every", 0), ("stop-at", 0),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_refused_with_the_lowest_allowed(flag, lowest, capsys):
+    name = flag.replace("-", "_")
+    assert getattr(parse([*NEEDED, f"--{flag}={lowest}"]), name) == lowest
+    for text in (str(lowest - 1), "-2", "1.5", "many", ""):
+        with pytest.raises(SystemExit):
+            parse([*NEEDED, f"--{flag}={text}"])
+        line = f"--{flag}: {text!r} is no whole number that is at least {lowest}"
+        assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "usual"),
+    [
+        ("bank-on-cpu", False), ("gradient-as-bucket-view", True), ("verify-shards", False),
+        ("find-unused-parameters", False), ("anomaly", False),
+    ],
+)  # fmt: skip
+def test_a_switch_is_0_or_1_and_comes_back_as_a_truth(flag, usual, capsys):
+    name = flag.replace("-", "_")
+    values = [getattr(parse([*NEEDED, *more]), name) for more in ([], [f"--{flag}=0"])]
+    assert [*values, getattr(parse([*NEEDED, f"--{flag}=1"]), name)] == [usual, False, True]
+    for text in ("2", "-1", "True", ""):
+        with pytest.raises(SystemExit):
+            parse([*NEEDED, f"--{flag}={text}"])
+        assert f"{text!r} is neither 0 (no) nor 1 (yes)" in capsys.readouterr().err
+
+
 def test_a_replay_needs_nothing_else():
     assert replay_path(["--replay", "a/dump.json"]) == "a/dump.json"
     assert replay_path([*NEEDED, "--replay=b.json"]) == "b.json"

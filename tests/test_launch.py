@@ -108,6 +108,15 @@ def test_a_failing_slurm_command_is_named(tmp_path, monkeypatch):
         node_address("NodeName=n1")
 
 
+def test_a_slurm_command_that_hangs_is_one_line(tmp_path, monkeypatch):
+    fake_slurm(tmp_path, monkeypatch)
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr("trainer.launch.ANSWER_SECONDS", 0.2)
+    line = "squeue -h -j 77 -o %N gave no answer within 0.2 s: see whether Slurm's controller"
+    with pytest.raises(ValueError, match=line):
+        find_meeting(launch(nodes=2), {"SLURM_JOB_ID": "77"})
+
+
 def test_dry_run_prints_the_line_and_runs_nothing(capsys):
     main(["--processes", "2", "--threads", "4", "--dry-run", "--", "-m", "x", "--flag", "a b"])
     words = shlex.split(capsys.readouterr().out)

@@ -111,6 +111,19 @@ def test_a_list_that_is_none_is_refused(tmp_path):
         probe.read_labels(tmp_path / "b.csv")
 
 
+@pytest.mark.parametrize(
+    ("video_id", "line"),
+    [
+        (b"x" * 140_000, r"a\.csv, row at line 3: field larger than field limit"),
+        (b"caf\xe9", r"a\.csv is not a UTF-8 CSV file: .* can't decode byte 0xe9"),
+    ],
+)
+def test_a_list_that_is_no_csv_is_one_line(tmp_path, video_id, line):
+    (tmp_path / "a.csv").write_bytes(b"video_id,label,split1\na,b,1\n" + video_id + b",c,1\n")
+    with pytest.raises(ValueError, match=line):
+        probe.read_labels(tmp_path / "a.csv")
+
+
 @pytest.mark.real
 def test_the_published_list_has_the_published_splits(real_data):
     labels = probe.read_labels(real_data / "captions/milnce_csv/hmdb51.csv")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.formats.captions import read_captions, write_captions
 from tests.tiny_model import make_tested, run_search
 from tests.tiny_results import TEXTS, TinyResults
 
@@ -14,6 +16,18 @@ from tests.tiny_results import TEXTS, TinyResults
 def tiny(tmp_path: Path) -> TinyResults:
     """Results with a model of random weights."""
     return make_tested(tmp_path)
+
+
+def test_captions_newer_than_the_bags_are_named_with_what_to_run(tiny):
+    path = tiny.root / "captions/00001.parquet"
+    captions, _ = read_captions(path)
+    moved = [replace(c, start_seconds=c.start_seconds + 0.5) for c in captions]
+    write_captions(path, moved, {"read": len(moved)})
+    line = (
+        r"00001\.parquet lacks the caption of 'c' at .* s that bags/00001\.npz holds: .*run snake"
+    )
+    with pytest.raises(ValueError, match=line):
+        run_search(tiny, "--video=a.1", "--at=2.5")
 
 
 def test_a_hit_tells_the_captions_nearest_to_it(tiny):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -17,21 +18,34 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--backend", default="auto", help="nccl, gloo or auto")
     add("--workers", type=workers, default=0, help="loader processes of a rank, or auto")
-    add("--chunk", type=int, default=0, help="clips that go through the towers at once, 0: all")
-    add("--bank-on-cpu", type=int, default=0, help="1: keep the memory bank in CPU memory")
-    add("--bucket-cap-mb", type=int, default=25, help="MB of gradients in one exchange")
-    add("--gradient-as-bucket-view", type=int, default=1, help="0: keep gradients twice")
-    add("--find-unused-parameters", type=int, default=0, help="1: name what gets no gradient")
-    add("--save-every", type=int, default=50, help="steps between checkpoints")
-    add("--keep-checkpoints", type=int, default=3, help="checkpoints that are kept")
-    add("--verify-shards", type=int, default=0, help="1: hash all bytes of the shards first")
-    add("--log-every", type=int, default=5, help="steps between lines of metrics")
-    add("--validate-every", type=int, default=50, help="steps between validations, 0: never")
+    add(
+        "--chunk",
+        type=at_least(0),
+        default=0,
+        help="clips that go through the towers at once, 0: all",
+    )
+    add("--bank-on-cpu", type=switch, default=False, help="1: keep the memory bank in CPU memory")
+    add("--bucket-cap-mb", type=at_least(1), default=25, help="MB of gradients in one exchange")
+    add("--gradient-as-bucket-view", type=switch, default=True, help="0: keep gradients twice")
+    add(
+        "--find-unused-parameters", type=switch, default=False, help="1: name what gets no gradient"
+    )
+    add("--save-every", type=at_least(1), default=50, help="steps between checkpoints")
+    add("--keep-checkpoints", type=at_least(1), default=3, help="checkpoints that are kept")
+    add("--verify-shards", type=switch, default=False, help="1: hash all bytes of the shards first")
+    add("--log-every", type=at_least(1), default=5, help="steps between lines of metrics")
+    add(
+        "--validate-every", type=at_least(0), default=50, help="steps between validations, 0: never"
+    )
     add("--timeout-seconds", type=float, default=600, help="longest wait for other ranks or data")
     add("--stall-seconds", type=float, default=0, help="log all stacks after so long a step, 0: no")
-    add("--anomaly", type=int, default=0, help="1: name the operation that gives NaN; slow")
+    add("--anomaly", type=switch, default=False, help="1: name the operation that gives NaN; slow")
     add("--profile", default="0:0", help="START:STEPS of a torch.profiler trace; 0 steps: none")
-    add("--stop-at", type=int, help="save and stop at this step; a new start goes on from it")
+    add(
+        "--stop-at",
+        type=at_least(0),
+        help="save and stop at this step; a new start goes on from it",
+    )
     add("--rehearse", action="store_true", help="two ranks, 50 steps, a save and a resume; no run")
     add("--replay", metavar="DUMP", help="explain a not-finite-step-*.json instead of training")
     return parser.parse_args(argv)
@@ -54,6 +68,30 @@ def workers(text: str) -> int | str:
     if text != "auto" and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number")
     return text if text == "auto" else int(text)
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """A type of whole numbers from `lowest` on."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = lowest - 1
+        if value < lowest:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is no whole number that is at least {lowest}"
+            )
+        return value
+
+    return number
+
+
+def switch(text: str) -> bool:
+    """0 or 1."""
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 (no) nor 1 (yes)")
+    return text == "1"
 
 
 def replay_path(argv: list[str]) -> str | None:

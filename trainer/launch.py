@@ -33,6 +33,9 @@ from trainer.signals import STOP_FILE, STOPPED
 SHUTDOWN_SECONDS = 120
 """How long ranks may take to save after a signal before torchrun kills them."""
 
+ANSWER_SECONDS = 60
+"""How long Slurm's commands may take to answer."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -149,9 +152,16 @@ def node_address(description: str) -> str:
 
 def _ask(argv: list[str]) -> str:
     try:
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            argv, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
     except FileNotFoundError:
         raise ValueError(f"{argv[0]} is not on PATH, but several nodes need Slurm") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"{shlex.join(argv)} gave no answer within {ANSWER_SECONDS} s: see whether Slurm's"
+            " controller runs (scontrol ping), then start again"
+        ) from None
     if answer.returncode:
         raise ValueError(f"{shlex.join(argv)} failed: {answer.stderr.strip()}")
     return answer.stdout
@@ -222,7 +232,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--threads", type=int, default=1, help="threads of each machine, shared by its ranks")
     add("--max-restarts", type=int, default=0, help="starts after a rank died")
     add("--network-interface", help="for NCCL and gloo, such as eth0")
-    add("--backend", default="auto", choices=("auto", "nccl", "gloo"), help="of the ranks")
     add("--dry-run", action="store_true", help="print the command instead of running it")
     add("command", nargs=argparse.REMAINDER, help="-- -m trainer.train ...")
     return parser.parse_args(argv)

@@ -68,29 +68,39 @@ def read_labels(path: str | Path) -> Labels:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing, or a split's value is none of 0, 1, 2 (its line is named).
+        ValueError: it is no CSV in UTF-8, a column is missing, or a split's value is none of 0, 1,
+            2 (its line is named).
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"--list {path} does not exist")
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
-        found = reader.fieldnames or []
-        names = [name for name in found if re.fullmatch(r"split\d+", name)]
-        absent = [name for name in ("video_id", "label") if name not in found]
-        absent += [] if names else ["split1"]
-        if absent:
-            raise ValueError(
-                f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found)}"
-            )
-        rows = []
-        for row in reader:
-            if any(row[name] not in ("0", "1", "2") for name in names):
-                raise ValueError(
-                    f"{path}, line {reader.line_num}: a split is none of 1 (train), 2 (test), 0"
-                )
-            rows.append(row)
+        try:
+            names, rows = _rows_of(path, reader)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not a UTF-8 CSV file: {error}") from None
+        except csv.Error as error:
+            raise ValueError(f"{path}, row at line {reader.line_num + 1}: {error}") from None
     splits = {name: np.array([int(row[name]) for row in rows], int) for name in names}
     return Labels([r["video_id"] for r in rows], np.array([r["label"] for r in rows]), splits)
+
+
+def _rows_of(path: str | Path, reader: csv.DictReader) -> tuple[list[str], list[dict]]:
+    """The names of the splits, and all rows."""
+    found = reader.fieldnames or []
+    names = [name for name in found if re.fullmatch(r"split\d+", name)]
+    absent = [name for name in ("video_id", "label") if name not in found]
+    absent += [] if names else ["split1"]
+    if absent:
+        raise ValueError(f"{path} lacks the columns {', '.join(absent)}; found {', '.join(found)}")
+    rows = []
+    for row in reader:
+        if any(row[name] not in ("0", "1", "2") for name in names):
+            raise ValueError(
+                f"{path}, line {reader.line_num}: a split is none of 1 (train), 2 (test), 0"
+            )
+        rows.append(row)
+    return names, rows
 
 
 def locate(labels: Labels, indexes: dict[str, list[IndexRow]]) -> dict[int, tuple[str, IndexRow]]:

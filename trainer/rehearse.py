@@ -58,8 +58,12 @@ def command_line(arguments: argparse.Namespace, root: Path, more: list[str]) -> 
     for name in ("rehearse", "replay", "stop_at"):
         values.pop(name)
     flags = [
-        text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", value)
-    ]
+        text
+        for name, value in values.items()
+        for text in (
+            f"--{name.replace('_', '-')}", int(value) if isinstance(value, bool) else value
+        )
+    ]  # fmt: skip
     launcher = ["-m", "trainer.launch", "--processes", "2", "--threads", "2", "--"]
     return [sys.executable, *launcher, "-m", "trainer.train", *map(str, flags), *more]
 

@@ -126,7 +126,7 @@ def prepare(
         optimizer=make_optimizer(model, settings),
         meter=Meter(torch.zeros((), device=world.device)),
         scaler=make_scaler(settings, world.device),
-        bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=bool(arguments.bank_on_cpu)),
+        bank=MemoryBank.of(settings, world, index.bag_size, on_cpu=arguments.bank_on_cpu),
         slow=_slow_copy(model, settings),
         alarms=Alarms(settings, chance, speaks=world.first),
     )
@@ -148,8 +148,8 @@ def wrapped(run: Run) -> nn.Module:
         run.world,
         comm_hook=run.settings.comm_hook,
         bucket_cap_mb=arguments.bucket_cap_mb,
-        gradient_as_bucket_view=bool(arguments.gradient_as_bucket_view),
-        find_unused_parameters=bool(arguments.find_unused_parameters),
+        gradient_as_bucket_view=arguments.gradient_as_bucket_view,
+        find_unused_parameters=arguments.find_unused_parameters,
     )
 
 

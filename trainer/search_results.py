@@ -42,20 +42,30 @@ class Library:
         }
 
     def caption(self, number: int, row: int) -> dict:
-        """The caption of a row of a shard's bags, as it was written."""
+        """The caption of a row of a shard's bags, as it was written.
+
+        Raises:
+            ValueError: the captions are no longer those that the bags were made of.
+        """
         shard = self.names[number]
         bags = read_bags(self.results / f"bags/{shard}.npz")
         video_id = video_id_of(bags.vid_paths[bags.cap_video[row]].decode("ascii"))
         start, end = float(bags.cap_start[row]), float(bags.cap_stop[row])
         ids = [int(token) for token in bags.cap_ids[row] if token]
-        text = next(
+        texts = [
             caption.text
             for caption in self.captions_of(shard, video_id)
             if (caption.start_seconds, caption.end_seconds) == (start, end)
             and encode_caption(caption.text, self.vocabulary, bags.cap_ids.shape[1]) == ids
-        )
+        ]
+        if not texts:
+            raise ValueError(
+                f"{self.results}/captions/{shard}.parquet lacks the caption of {video_id!r} at"
+                f" {start:g}-{end:g} s that bags/{shard}.npz holds: it is newer than the bags; run"
+                " snakemake --cores N --forcerun bags"
+            )
         path = self.path_of(shard, video_id)
-        return {"video_id": video_id, "path": path, "start": start, "end": end, "text": text}
+        return {"video_id": video_id, "path": path, "start": start, "end": end, "text": texts[0]}
 
     def captions_of(self, shard: str, video_id: str) -> list[Caption]:
         """All captions of a video, in time."""

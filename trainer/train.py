@@ -216,7 +216,7 @@ def join(arguments: argparse.Namespace) -> World:
 def make_ready(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
     """A run whose files, versions and settings all ranks agree on, and its identity."""
     index = world.agree(lambda: open_bags(arguments), doing="opening bag files")
-    bad = find_bad_shards(index, world, hash_all=bool(arguments.verify_shards))
+    bad = find_bad_shards(index, world, hash_all=arguments.verify_shards)
     run, identity = world.agree(lambda: prepare(arguments, world, index, bad), doing="preparing")
     check_same_setup(world, identity, index.feature_dim)
     texts = world.gather_texts(json.dumps(describe_machine(world)))
@@ -227,7 +227,7 @@ def make_ready(arguments: argparse.Namespace, world: World) -> tuple[Run, dict]:
     watch_towers(run.model, world.watch)
     if world.size > 1:
         watch_backward(run.model, world.watch)
-    torch.autograd.set_detect_anomaly(bool(arguments.anomaly))
+    torch.autograd.set_detect_anomaly(arguments.anomaly)
     return run, identity
 
 
