@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,20 @@ import pytest
 import torch
 
 from pipeline.formats.bags import TRAIN, read_bags
-from pipeline.formats.files import write_json
 from tests.ranks import run_ranks
-from tests.synthetic_bags import Results, files_of, make_results, rewrite, step_data, train_settings
+from tests.synthetic_bags import (
+    Results,
+    files_of,
+    make_results,
+    rewrite,
+    run_folder,
+    step_data,
+    write_settings,
+)
+from tests.training_runs import stop_at
 from trainer.bag_index import open_index
 from trainer.batch import Unreadable
+from trainer.checkpoint import hold_folder
 from trainer.distributed import World
 from trainer.monitor import read_metrics
 from trainer.quarantine import Quarantine, find_bad_shards
@@ -119,10 +129,6 @@ def test_a_bad_shard_empties_its_places_and_moves_nothing(tmp_path):
     assert not np.isin(short.index.clips_of_split(1), np.arange(short.index._clips[2], 999)).any()
 
 
-def settings(results: Results, **changes) -> None:
-    write_json(results.root / "settings/train.json", asdict(train_settings(**changes)))
-
-
 def test_training_goes_on_without_a_bad_shard_and_lists_it(tmp_path, caplog):
     results = make_results(tmp_path)
     tar = damage(results, "missing")
@@ -136,10 +142,26 @@ def test_training_goes_on_without_a_bad_shard_and_lists_it(tmp_path, caplog):
     assert listed["shards"][0]["path"] == str(tar)
 
 
+def test_a_start_that_is_refused_leaves_the_live_runs_list(tmp_path, monkeypatch):
+    results = make_results(tmp_path)
+    stop_at(results, 2)
+    listed = (tmp_path / "train/quarantine.json").read_bytes()
+    damage(results, "missing")
+    monkeypatch.setattr("trainer.train.hold_folder", partial(hold_folder, patience_seconds=0.1))
+    with (
+        hold_folder(run_folder(results)),
+        pytest.raises(ValueError, match="another training process holds"),
+    ):
+        main(results.train_arguments())
+    assert (tmp_path / "train/quarantine.json").read_bytes() == listed
+    main(results.train_arguments())
+    assert (tmp_path / "train/quarantine.json").read_bytes() != listed
+
+
 def test_too_few_clips_left_stop_the_run(tmp_path):
     results = make_results(tmp_path)
     tar = damage(results, "missing")
-    settings(results, min_clips=60)
+    write_settings(results, min_clips=60)
     line = rf"of 72 training clips are left, train\.min_clips is 60: .*{tar} is missing"
     with pytest.raises(ValueError, match=line):
         main(results.train_arguments())
@@ -150,7 +172,7 @@ def test_steps_without_any_clip_pass(tmp_path):
     results = make_results(tmp_path, videos_of_shards=(1, 1, 1))
     for name in ("00000", "00001"):
         (tmp_path / f"shards/{name}.tar").unlink()
-    settings(results, global_batch=2, exclusion="overlap")
+    write_settings(results, global_batch=2, exclusion="overlap")
     main(results.train_arguments(validate_every=0))
     losses = [entry["loss"] for entry in read_metrics(tmp_path / "train/metrics.jsonl")]
     assert len(losses) == 12
@@ -174,6 +196,6 @@ def test_a_read_error_in_a_run_leaves_the_video_out_and_is_listed(tmp_path, capl
     listed = json.loads((tmp_path / "train/quarantine.json").read_text())
     assert [video["key"] for video in listed["videos"]] == ["video%200"]
     assert "video video%200 is left out, rank 0 cannot read it" in caplog.text
-    settings(results, min_clips=71)
+    write_settings(results, min_clips=71)
     with pytest.raises(ValueError, match="training clips are left"):
         main(results.train_arguments(state=tmp_path / "again"))

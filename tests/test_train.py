@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import shutil
+import socket
 from dataclasses import asdict
 
 import numpy as np
@@ -14,8 +15,10 @@ import torch
 
 from pipeline.formats.bags import VAL, read_bags, write_bags
 from pipeline.formats.files import write_json
+from tests.ranks import run_ranks
 from tests.synthetic_bags import Results, make_results, results_with, train_settings
 from tests.training_runs import checkpoint_steps, finish, launcher, losses, weights
+from trainer.distributed import World
 from trainer.model import load_model
 from trainer.monitor import read_metrics
 from trainer.train import main
@@ -145,6 +148,29 @@ def test_more_ranks_than_videos_is_one_line_at_the_end(tmp_path):
     assert status == 1
     last = text.strip().split("\n")[-1]
     assert "2 ranks share 1 videos of a step (global_batch 2 / clips_per_video 2" in last
+
+
+def main_on_a_rank(world: World, results: Results) -> str:
+    """How the run of a rank ends whose share of the validation clips is broken on rank 1."""
+
+    def validation(*_) -> None:
+        if world.rank == 1:
+            raise ValueError("a broken share")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.train.join", lambda _: world)
+        patch.setattr("trainer.train.Validation", validation)
+        with pytest.raises((ValueError, SystemExit)) as ended:
+            main(results.train_arguments())
+    return str(ended.value)
+
+
+@pytest.mark.timeout(120)
+def test_a_fault_in_one_ranks_validation_clips_ends_all_ranks(tmp_path):
+    first, second = run_ranks(main_on_a_rank, 2, make_results(tmp_path / "results"), tmp_path)
+    line = f"reading the validation clips failed on rank 1 on {socket.gethostname()}"
+    assert first == f"{line}: a broken share"
+    assert second == "1"
 
 
 def failure(results: Results, **flags) -> str:

@@ -1,7 +1,7 @@
 """What training leaves out because it cannot be read: found, agreed on by all ranks, listed.
 
 Reads   sizes and indexes of the shards, on demand all their bytes
-Writes  quarantine.json beside the run's folder
+Writes  quarantine.json beside the run's folder, once this run holds that folder
 
 The order of videos is not touched: a clip that is left out leaves its place in its step empty. A
 mended shard therefore takes its place again, and neither changes which videos a step visits.
@@ -59,7 +59,10 @@ class Quarantine:
         return frozenset(shard.number for shard in self.shards)
 
     def begin(self) -> None:
-        """Name the bad shards and list them; too few clips left raise `ValueError`."""
+        """Name the bad shards and list them; too few clips left raise `ValueError`.
+
+        Not before the run holds its folder: another run may be writing its own list.
+        """
         if self._speaks:
             for shard in self.shards:
                 logger.warning(

@@ -99,7 +99,6 @@ def prepare(
         min_clips=settings.min_clips, speaks=world.first,
     )  # fmt: skip
     index.bad = quarantine.bad
-    quarantine.begin()
     words = read_words(arguments.vocabulary, index)
     schedule = plan_run(index, settings, world.size)
     identity = run_identity(settings, shards)

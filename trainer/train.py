@@ -55,7 +55,7 @@ def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
     """All steps from the run's present one to its last, or to the one at which to stop."""
     arguments, watch, first = run.arguments, run.world.watch, run.step
     progress = Progress(run.step, run.num_steps, speaks=run.world.first)
-    validation = Validation(run.data.index, run.world) if arguments.validate_every else None
+    validation = open_validation(run) if arguments.validate_every else None
     trace = Trace(arguments.profile, run.folder, run.world.rank)
     with progress, Watchdog(run.world.rank, arguments.stall_seconds) as watchdog:
         for batch in timed(batches_of(run), watch):
@@ -81,6 +81,13 @@ def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
             after_step(run, log, progress, validation, norm)
             watchdog.beat()
     trace.close()
+
+
+def open_validation(run: Run) -> Validation:
+    """The validation clips; a fault in one rank's share ends all ranks."""
+    return run.world.agree(
+        lambda: Validation(run.data.index, run.world), doing="reading the validation clips"
+    )
 
 
 def batches_of(run: Run) -> Iterator[Batch | Fault]:
@@ -193,6 +200,7 @@ def main(argv: list[str] | None = None) -> None:
     with StopFlag() as stop:
         run, identity = make_ready(arguments, world)
         with world.agree(lambda: hold(run), doing="taking the run folder"):
+            world.agree(run.quarantine.begin, doing="listing what is left out")
             resume(run)
             check_same_weights(world, run.model)
             run.parallel = wrapped(run)
