@@ -211,6 +211,27 @@ def test_the_oldest_entries_are_overwritten_first(pushes):
         assert entries(queue) == expected
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_rows_of_a_pinned_bank_are_chosen_into_pinned_memory(monkeypatch, pinned):
+    """Without CUDA nothing can be pinned: what is asked for is watched."""
+    asked, new_empty = [], torch.Tensor.new_empty
+
+    def watched(own: torch.Tensor, *size: int, pin_memory: bool) -> torch.Tensor:
+        asked.append(pin_memory)
+        return new_empty(own, *size)
+
+    bank = bank_of(World.alone())
+    bank.captions.embedding_MD.normal_()
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: pinned)
+    monkeypatch.setattr(torch.Tensor, "new_empty", watched)
+    found = bank._rows(bank.captions, np.array([1, 4]))
+    assert asked == [pinned]
+    expected = bank.captions.embedding_MD[[1, 4]]
+    assert torch.equal(found, expected)
+    bank.captions.embedding_MD.zero_()
+    assert torch.equal(found, expected)
+
+
 def test_draws_depend_on_the_step_and_hardest_are_the_most_similar():
     torch.set_default_dtype(torch.float64)
     try:

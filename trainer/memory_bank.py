@@ -174,7 +174,12 @@ class MemoryBank:
             return self._no_rows
         places = torch.from_numpy(chosen).to(queue.embedding_MD.device)
         # index_select copies, so a later push does not change what a backward pass still needs.
-        return queue.embedding_MD.index_select(0, places).to(self.world.device, non_blocking=True)
+        # Into pinned memory, for a copy from any other waits for the GPU; torch does not give that
+        # memory away again before the copy has ended.
+        rows = queue.embedding_MD
+        chosen_KD = rows.new_empty(len(places), rows.shape[1], pin_memory=rows.is_pinned())
+        torch.index_select(rows, 0, places, out=chosen_KD)
+        return chosen_KD.to(self.world.device, non_blocking=True)
 
     def state(self) -> dict:
         """For a checkpoint."""

@@ -19,7 +19,9 @@ from pipeline.formats.files import write_json
 from tests.synthetic_bags import Results, make_results, step_data, train_settings
 from trainer.batch import Batch, Fault
 from trainer.data import load_steps
+from trainer.distributed import World
 from trainer.loading import prefetched
+from trainer.memory_bank import MemoryBank
 from trainer.model import load_model
 from trainer.monitor import read_metrics
 from trainer.stopwatch import Stopwatch
@@ -117,6 +119,23 @@ def trained(root: Path, flags: dict, **changes) -> Results:
 
 
 BANK = {"bank_clips": 20, "bank_captions": 40, "bank_draw": "hardest", "bank_drawn": 10}
+
+
+def test_a_bank_on_the_cpu_gives_its_rows_from_pinned_memory(monkeypatch):
+    settings = train_settings(**BANK)
+    bank = MemoryBank.of(settings, World.alone("cuda"), 3, on_cpu=True)
+    bank.clips.embedding_MD.normal_()
+    pinned, to = [], torch.Tensor.to
+
+    def watched(own: torch.Tensor, *where, **how) -> torch.Tensor:
+        pinned.append(own.is_pinned())
+        return to(own, *where, **how)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    found = bank._rows(bank.clips, np.array([1, 4]))
+    assert pinned[-1]
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), bank.clips.embedding_MD[[1, 4]])
 
 
 @pytest.mark.parametrize(
