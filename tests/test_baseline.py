@@ -13,7 +13,7 @@ import torch
 from pipeline.formats.files import sha256_of_file, write_text
 from tests.tiny_model import LIST, TRAIN, run_evaluate, save_tiny, write_list
 from tests.tiny_results import FEATURE_DIM, RECIPE, WORDS, TinyResults, make_results
-from trainer.baseline import MAX_WORDS, EncoderSpace
+from trainer.baseline import MAX_WORDS, EncoderSpace, untrained
 from trainer.model import build_model
 
 DIM, HIDDEN, WORD_DIM = 5, 7, 3
@@ -110,6 +110,25 @@ def test_without_those_weights_the_towers_before_training_are_the_baseline(tiny)
     after = run_evaluate(tiny)
     assert after["baseline"] == before["baseline"]
     assert after["queries"] != before["queries"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "layer"}, {"norm": "batch", "video_pool": "attention"}, {"padding_in_max": True}],
+)
+def test_the_untrained_towers_are_those_of_the_seed_whatever_was_learned(changes):
+    sizes = {"feature_dim": FEATURE_DIM, "num_words": len(WORDS), "max_caption_words": 5}
+    model = build_model(replace(TRAIN, **changes), **sizes)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            value.add_(1)
+    fresh = untrained(model)
+    assert not fresh.training
+    assert fresh.text.padded_to == model.text.padded_to
+    found = fresh.state_dict()
+    assert found.keys() == first.keys()
+    assert all(torch.equal(value, found[name]) for name, value in first.items())
 
 
 def test_weights_of_other_features_are_refused(tiny):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ def test_a_rehearsal_saves_resumes_and_leaves_nothing(tmp_path):
     results = make_results(tmp_path)
     before = sorted(path for path in tmp_path.rglob("*"))
     argv = [sys.executable, "-m", "trainer.train", *results.train_arguments(), "--rehearse"]
-    started = time.monotonic()
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stderr
     assert "the rehearsal passed: 8 steps on 2 ranks, saved step-00000004" in done.stderr
     assert sorted(path for path in tmp_path.rglob("*")) == before
-    assert time.monotonic() - started < 200

@@ -80,11 +80,6 @@ class BagIndex:
         """F."""
         return self.metadata["recipe"]["feature_dim"]
 
-    @property
-    def num_clips(self) -> int:
-        """Clips of all splits."""
-        return int(self._clips[-1])
-
     def videos(self, split: int) -> list[np.ndarray]:
         """For each shard the numbers of its videos of a split that have a clip."""
         found = []

@@ -1,7 +1,7 @@
 """What a trained model is held against: the frozen encoder, without anything learned here.
 
 Where the encoder has a joint space of its own (the released S3D files carry a text tower), clips
-and texts are compared in it. Else both are projected at random: the towers before their training.
+and texts are compared in it. Else both are projected at random, by towers of the model's seed.
 
 Letters: B clips, T feature rows of a clip, N texts, L token ids of a text, F numbers of a feature
 row, H text hidden, D numbers of an embedding.
@@ -9,7 +9,6 @@ row, H text hidden, D numbers of an embedding.
 
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from pipeline.formats.arrays import read_npy
 from pipeline.formats.files import read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.tensors import read_tensors
-from trainer.model import TwoTowers
+from trainer.model import TwoTowers, build_model
 
 NAMES = ("text_module.word_embd.weight", "text_module.fc1.weight", "text_module.fc1.bias",
          "text_module.fc2.weight", "text_module.fc2.bias", "fc.weight", "fc.bias")  # fmt: skip
@@ -93,15 +92,16 @@ def encoder_space(weights: str, words: str, recipe: Recipe) -> EncoderSpace:
 
 
 def untrained(model: TwoTowers) -> TwoTowers:
-    """A model of the same shape with random weights of its seed: what training started from."""
-    fresh = copy.deepcopy(model)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(model.settings.seed)
-        for module in fresh.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if reset is not None:
-                reset()
-    return fresh.eval()
+    """A model of the same shape with the random weights of its seed.
+
+    Training started from these, unless it began with `init_from` or word vectors.
+    """
+    return build_model(
+        model.settings,
+        feature_dim=model.feature_dim,
+        num_words=model.text.words.num_embeddings - 1,
+        max_caption_words=model.text.padded_to,
+    ).eval()
 
 
 def _read_state(path: str) -> dict[str, torch.Tensor]:

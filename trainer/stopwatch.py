@@ -35,7 +35,6 @@ class Stopwatch:
         self._cuda = torch.device(device).type == "cuda"
         self._open: list[str] = []
         self._moments: list[tuple[Moment, str]] = []
-        self._wall: list[tuple[float, float]] = []
         self._now(OTHER)
 
     @contextmanager
