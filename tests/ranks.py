@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import random
 import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,10 +20,12 @@ from trainer.distributed import World
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that was free a moment ago, of those that Linux gives to nobody who names none."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 20_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def run_ranks(
@@ -30,7 +36,18 @@ def run_ranks(
     *,
     seconds: float = 90,
 ) -> list[object]:
-    """What `work(world, argument)` returned on each rank; a rank that hangs or fails fails."""
+    """What `work(world, argument)` returned on each rank; a rank that hangs or fails fails.
+
+    Where another test took the port first, all is tried again, once.
+    """
+    codes = _exit_codes(work, size, argument, folder, seconds)
+    if codes[0] == errno.EADDRINUSE:
+        codes = _exit_codes(work, size, argument, folder, seconds)
+    assert codes == [0] * size, f"exit codes {codes}"
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(size)]
+
+
+def _exit_codes(work, size: int, argument: object, folder: Path, seconds: float) -> list[int]:
     context = multiprocessing.get_context("spawn")
     port = free_port()
     processes = [
@@ -42,14 +59,15 @@ def run_ranks(
         process.start()
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
+        if processes[0].exitcode == errno.EADDRINUSE:  # the others would wait in vain
+            break
     late = [rank for rank, process in enumerate(processes) if process.is_alive()]
     for process in processes:
         process.kill()
         process.join()
-    assert not late, f"ranks {late} still ran after {seconds} s"
     codes = [process.exitcode for process in processes]
-    assert codes == [0] * size, f"exit codes {codes}"
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(size)]
+    assert not late or codes[0] == errno.EADDRINUSE, f"ranks {late} still ran after {seconds} s"
+    return codes
 
 
 def _rank(work, rank: int, size: int, port: int, argument: object, folder: Path) -> None:
@@ -58,6 +76,11 @@ def _rank(work, rank: int, size: int, port: int, argument: object, folder: Path)
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
     )  # fmt: skip
-    world = distributed.start("gloo", timeout_seconds=60)
+    try:
+        world = distributed.start("gloo", timeout_seconds=60)
+    except ConnectionError as error:
+        if "address already in use" in str(error):
+            sys.exit(errno.EADDRINUSE)
+        raise
     torch.save(work(world, argument), folder / f"rank-{rank}.pt")
     distributed.stop(world)
