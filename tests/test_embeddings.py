@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from pipeline.formats.bags import read_bags
-from tests.tiny_model import make_tested, run_search
-from tests.tiny_results import TinyResults
+from tests.tiny_model import run_search
 from trainer import embeddings
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights."""
-    return make_tested(tmp_path)
 
 
 def test_the_stage_writes_what_search_would_make(tiny):

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.vocabulary import write_vocabulary
-from tests.tiny_model import make_tested, run_evaluate
-from tests.tiny_results import RECIPE, WORDS, TinyResults
+from tests.tiny_model import run_evaluate
+from tests.tiny_results import RECIPE, WORDS
 from trainer.settings import EvaluateSettings
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights and a list of test clips."""
-    return make_tested(tmp_path)
 
 
 def test_chance_and_provenance_stand_beside_the_numbers(tiny):

@@ -11,16 +11,10 @@ from pipeline.formats.files import sha256_of_file, write_csv, write_json, write_
 from pipeline.formats.order import Order, write_order
 from pipeline.rejected import HEADER
 from pipeline.tools import info
-from tests.tiny_model import TRAIN, make_tested, run_evaluate, run_search, save_tiny, write_list
-from tests.tiny_results import FEATURE_DIM, WORDS, TinyResults
+from tests.tiny_model import TRAIN, run_evaluate, run_search, save_tiny, write_list
+from tests.tiny_results import FEATURE_DIM, WORDS
 from trainer.checkpoint import save_checkpoint
 from trainer.model import build_model
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model."""
-    return make_tested(tmp_path)
 
 
 def said(path: Path, capsys) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,21 +13,14 @@ from tests.tiny_model import (
     LIST,
     TRAIN,
     independent_similarities,
-    make_tested,
     rank_by_sorting,
     run_evaluate,
     save_tiny,
     write_list,
 )
-from tests.tiny_results import FEATURE_DIM, NUM_FRAMES, RECIPE, WORDS, TinyResults, make_results
+from tests.tiny_results import FEATURE_DIM, NUM_FRAMES, RECIPE, WORDS, make_results
 from trainer.model import build_model
 from trainer.protocol import MAX_VAL_PAIRS, rows_of_span, window_rows, window_starts
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights and a list of test clips."""
-    return make_tested(tmp_path)
 
 
 def test_missing_videos_are_listed_with_their_reasons(tiny):

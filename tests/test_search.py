@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.formats.vocabulary import write_vocabulary
-from tests.tiny_model import TRAIN, make_tested, run_search, save_tiny
+from tests.tiny_model import TRAIN, run_search, save_tiny
 from tests.tiny_results import FEATURE_DIM, RECIPE, TEXTS, WORDS, TinyResults
 from trainer import search
 from trainer.model import build_model, load_model
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights."""
-    return make_tested(tmp_path)
 
 
 def scanned(tiny: TinyResults) -> tuple[dict[tuple, np.ndarray], object]:
