@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.decode_limits import USUAL_LIMITS, Limits
 from pipeline.encode import main
+from pipeline.encode_flags import AUTO, limits_of, parse
+
+SHARD = ["--manifest", "m", "--settings", "s", "--output", "o", "--index", "i"]
+
+
+def test_what_one_video_may_cost_is_what_the_flags_say_and_else_the_usual():
+    assert limits_of(parse(SHARD)) == USUAL_LIMITS
+    flags = ["--video-timeout-seconds=9", "--video-timeout-factor=2.5", "--videos-per-worker=7"]
+    limits = limits_of(parse([*SHARD, *flags]))
+    assert limits == Limits(video_seconds=9, factor=2.5, videos_per_worker=7)
+
+
+@pytest.mark.parametrize(("text", "value"), [("auto", AUTO), ("3", 3)])
+def test_a_batch_is_a_number_or_auto(text, value):
+    assert parse([*SHARD, f"--batch={text}"]).batch == value
 
 
 @pytest.mark.parametrize(
@@ -16,9 +32,8 @@ from pipeline.encode import main
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(extra, message):
-    paths = ["--manifest", "m", "--settings", "s", "--output", "o", "--index", "i"]
     with pytest.raises(ValueError, match=message):
-        main([*paths, *extra])
+        main([*SHARD, *extra])
 
 
 @pytest.mark.parametrize(

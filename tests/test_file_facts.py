@@ -5,20 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.partial import partial_path, write_partial
 from pipeline.formats.shard import EncodedVideo
-from pipeline.tools import info
-from tests.tiny_model import make_tested
-from tests.tiny_results import FEATURE_DIM, RECIPE, TinyResults, video_facts
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model."""
-    return make_tested(tmp_path)
+from pipeline.tools import file_facts, info
+from tests.tiny_results import FEATURE_DIM, RECIPE, video_facts
 
 
 def said(path: Path, capsys) -> dict[str, str]:
@@ -48,6 +40,16 @@ def test_data_files_tell_their_counts_ids_and_recipe(tiny, capsys):
     assert said(tiny.root / "vocabulary.txt", capsys)["words"] == "10"
     summary = said(tiny.root / "captions/summary.json", capsys)
     assert summary["captions"] == "12 of 4 videos"
+
+
+def test_long_lists_end_in_how_many_more_there_are():
+    ids = [f"v{number}" for number in range(2000)]
+    shown = ids[: file_facts.NUM_IDS]
+    assert file_facts.say_some(shown) == ", ".join(shown)
+    more = f"{2000 - len(shown):,} more"
+    assert file_facts.say_some(ids) == file_facts.say_some(shown, 2000)
+    assert file_facts.say_some(ids) == f"{', '.join(shown)}, … {more}"
+    assert file_facts.say_counts({"b_c": 1200, "a": 1, "none": 0}) == "a 1, b c 1,200"
 
 
 def test_a_finished_video_of_an_unfinished_shard(tmp_path, capsys):

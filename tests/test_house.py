@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,12 +17,25 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 LONG_FILE = 220
 """Lines; a longer file says in CONTRIBUTING.md why it is one."""
+RUN_OR_IMPORTED = re.compile(
+    r"^\s*(?:from|import) ([\w.]+)(?: import (\w+))?|-m ((?:pipeline|trainer)[\w.]*)", re.MULTILINE
+)
+"""In code and commands that a test holds as text."""
 TESTED_THROUGH_OTHERS = {
     "pipeline/formats/tags.py": "test_info.py",  # five names
     "trainer/guards.py": "test_distributed.py",  # three ranks meet once, for all that they exchange
     "trainer/run.py": "test_train.py",  # what the stage keeps of a run on one rank
 }
 """Modules without a file of tests by their name, and the one that covers them."""
+TESTED_THROUGH_THEIR_CALLER = {
+    "pipeline/encoders/c3d.py": "pipeline/encoders/interface.py",
+    "pipeline/encoders/s3d_encoder.py": "pipeline/encoders/interface.py",
+    "pipeline/encoders/torchvision_models.py": "pipeline/encoders/interface.py",
+    "pipeline/formats/tags.py": "pipeline/tools/info.py",
+    "trainer/loss_plan.py": "trainer/loss.py",  # what it refuses is what a caller of the loss sees
+    "trainer/run.py": "trainer/train.py",
+}
+"""Modules that no test calls by name: the only way in is the other module, which imports them."""
 
 
 def code_files(*rooms: str) -> list[Path]:
@@ -69,24 +83,37 @@ def file_of_tests(module: str) -> Path:
 
 
 @cache
-def imported_by(path: Path) -> set[str]:
-    """What of the house a file imports, as paths of modules; also in code that it holds as text."""
-    text = path.read_text(encoding="utf-8")
-    found = set(re.findall(r"\b((?:pipeline|trainer|tests)(?:\.\w+)+)", text))
-    for node in ast.walk(ast.parse(text)):
+def met_by(path: Path) -> set[str]:
+    """Modules of the house that a file imports or runs, itself or in code that it holds as text."""
+    found, docstrings = set(), set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Expr):
+            docstrings.add(node.value)
+        elif isinstance(node, ast.Constant) and node not in docstrings:
+            found |= set(_met_in_text(str(node.value)))
     names = {"/".join(name.split(".")[:size]) for name in found for size in (2, 3)}
     return {f"{name}.py" for name in names if (ROOT / f"{name}.py").is_file()}
 
 
-def reached_from(path: Path) -> set[str]:
-    """All that a test file imports, and what that imports, and so on."""
+def _met_in_text(text: str) -> Iterator[str]:
+    if re.fullmatch(r"(pipeline|trainer)(\.\w+)+", text):  # an argument behind -m, most likely
+        yield text
+    for module, name, command in RUN_OR_IMPORTED.findall(text):
+        yield command or f"{module}.{name}"
+
+
+def met_by_tests(path: Path) -> set[str]:
+    """What a test file meets, and what the files do that tests share; nothing beyond that."""
     found: set[str] = set()
-    ahead = imported_by(path)
+    ahead = {path.relative_to(ROOT).as_posix()}
     while ahead:
-        found |= ahead
-        ahead = {name for near in ahead for name in imported_by(ROOT / near)} - found
+        near = {name for file in ahead for name in met_by(ROOT / file)} - found
+        found |= near
+        ahead = {name for name in near if name.startswith("tests/")}
     return found
 
 
@@ -102,7 +129,17 @@ def test_the_tests_of_a_module_import_or_run_it():
         through = TESTED_THROUGH_OTHERS.get(module)
         path = ROOT / "tests" / through if through else file_of_tests(module)
         assert "\ndef test_" in path.read_text(encoding="utf-8"), path
-        assert module in reached_from(path), f"{path.name} never meets {module}"
+        caller = TESTED_THROUGH_THEIR_CALLER.get(module)
+        assert caller is None or module in met_by(ROOT / caller), f"{caller} never meets {module}"
+        assert (caller or module) in met_by_tests(path), f"{path.name} never meets {module}"
+
+
+def test_what_stands_in_no_test_is_not_met():
+    found = met_by_tests(ROOT / "tests/test_house.py")
+    assert found == set()
+    found = met_by_tests(ROOT / "tests/test_tiles.py")
+    assert {"trainer/loss.py", "trainer/tiles.py", "tests/loss_cases.py"} <= found
+    assert "trainer/settings.py" not in found  # of trainer.loss's own
 
 
 def test_what_tests_share_stands_in_no_test():

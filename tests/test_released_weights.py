@@ -10,6 +10,7 @@ from torch.nn import functional
 from tests.synthetic_bags import train_settings
 from trainer.initial_weights import start, start_from
 from trainer.model import build_model
+from trainer.released_weights import flat, is_released
 
 WORDS = ["cut", "onion", "the", "über", "new york", "zebra"]
 
@@ -43,6 +44,16 @@ def released_text(state: dict, ids_NL: torch.Tensor) -> torch.Tensor:
     x = functional.linear(x, state["text_module.fc1.weight"], state["text_module.fc1.bias"]).relu()
     x = x.amax(dim=1)
     return functional.linear(x, state["text_module.fc2.weight"], state["text_module.fc2.bias"])
+
+
+def test_released_weights_are_told_by_their_text_module():
+    state = released_state()
+    wrapped = {"state_dict": {f"module.{name}": value for name, value in state.items()}}
+    assert flat(wrapped).keys() == flat(state).keys() == state.keys()
+    assert is_released(state)
+    assert is_released(wrapped)
+    assert not is_released({"conv1.conv1.weight": state["conv1.conv1.weight"]})
+    assert not is_released([state])
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

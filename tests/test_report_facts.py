@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import report
+from pipeline.report_facts import gather
 from tests.pages import Page, make_page, make_trained
 from tests.tiny_results import TinyResults, make_results
 
@@ -33,6 +33,17 @@ def test_the_tables_hold_the_numbers_of_the_files(tiny):
     assert ["median rank", "2.5", "2.5–2.5", "0.1", "5.5"] in rows
 
 
+def test_what_is_gathered_is_what_was_written(tiny):
+    facts = gather(tiny.root, 5)
+    assert facts.captions.captions == 12
+    assert facts.bags is not None
+    assert [entry["step"] for entry in facts.steps] == list(range(1, 41))
+    assert [entry["R@10"] for entry in facts.validations] == [0.25, 0.5]
+    assert [test["num_pairs"] for test in facts.tests] == [10]
+    (tiny.root / "bags/00001.npz").unlink()
+    assert gather(tiny.root, 5).bags is None
+
+
 def test_features_alone_make_a_page_too(tmp_path):
     made = make_results(tmp_path)
     (tmp_path / "train/metrics.jsonl").unlink()
@@ -45,4 +56,4 @@ def test_features_alone_make_a_page_too(tmp_path):
 
 def test_results_without_a_plan_say_what_to_run(tmp_path):
     with pytest.raises(FileNotFoundError, match="lists no shards"):
-        report.gather(tmp_path, 5)
+        gather(tmp_path, 5)

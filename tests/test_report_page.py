@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import report_page
 from pipeline.formats.files import write_csv, write_json
 from tests.pages import EVIL, Page, make_page, make_trained, retrieval
 from tests.tiny_results import TinyResults
@@ -16,6 +17,29 @@ from tests.tiny_results import TinyResults
 def tiny(tmp_path: Path) -> TinyResults:
     """Results after all stages but the report."""
     return make_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("write", "number", "text"),
+    [
+        (report_page.count, 1234567, "1,234,567"),
+        (report_page.percent, 0.0625, "6.2 %"),
+        (report_page.size, 999, "999 bytes"),
+        (report_page.size, 1500, "1.5 kB"),
+        (report_page.size, 2e15, "2e+03 TB"),
+        (report_page.duration, 59.96, "60.0 s"),
+        (report_page.duration, 5000, "83 min"),
+        (report_page.duration, 5400, "1.5 h"),
+    ],
+)
+def test_numbers_are_written_for_people(write, number, text):
+    assert write(number) == text
+
+
+def test_settings_stand_as_in_the_config():
+    assert report_page.words("bag_window_seconds") == "bag window seconds"
+    found = [report_page.value(one) for one in ("mean", None, True, {"b": 1, "a": [2]})]
+    assert found == ["mean", "null", "true", '{"a": [2], "b": 1}']
 
 
 def test_the_page_needs_nothing_from_outside(tiny):

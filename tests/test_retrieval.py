@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tests.tiny_model import (
     LIST,
     independent_similarities,
-    make_tested,
     rank_by_sorting,
     run_evaluate,
     write_list,
 )
-from tests.tiny_results import TinyResults
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights and a list of test clips."""
-    return make_tested(tmp_path)
+from trainer.retrieval import chance_level, rank_own
 
 
 def test_ranks_equal_those_of_an_independent_computation(tiny):
@@ -39,6 +30,23 @@ def test_ranks_equal_those_of_an_independent_computation(tiny):
         best = int(np.argmax(scores[i]))
         assert query["hits"][0]["score"] == pytest.approx(scores[i, best], abs=1e-4)
         assert query["hits"][0]["video_id"] == LIST[best][0]
+
+
+def test_targets_of_the_same_number_share_the_middle_of_their_ranks():
+    scores = np.array([[3.0, 1, 3, 2], [0, 0, 0, 0], [5, 6, 5, 4], [1, 2, 1, 3]])
+    number_N = np.array([0, 1, 0, 2])  # rows 0 and 2 are the same target
+    ranks, hits = rank_own(scores, np.eye(4), number_N)
+    assert ranks.tolist() == [rank_by_sorting(scores[i], i) for i in range(4)] == [1.5, 2.5, 2.5, 1]
+    assert hits[0] == [(0, 3.0), (2, 3.0), (3, 2.0), (1, 1.0)]
+
+
+def test_chance_is_what_every_order_gives_on_average():
+    for size in (3, 8):
+        found, places = chance_level(size), np.arange(1, size + 1)
+        assert found["mean_rank"] == np.mean(places)
+        assert found["median_rank"] == np.median(places)
+        for k in (1, 5, 10):
+            assert found[f"R@{k}"] == pytest.approx(np.mean(places <= k))
 
 
 def test_equal_texts_tie_at_the_middle_rank_and_lower_the_ceiling(tiny):

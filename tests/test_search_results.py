@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pipeline.formats.captions import read_captions, write_captions
-from tests.tiny_model import make_tested, run_search
-from tests.tiny_results import TEXTS, TinyResults
+from tests.tiny_model import run_search
+from tests.tiny_results import TEXTS
+from trainer.search_results import open_library
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> TinyResults:
-    """Results with a model of random weights."""
-    return make_tested(tmp_path)
+def test_a_library_knows_the_shard_of_a_video_and_a_folder_that_is_none(tiny, tmp_path):
+    library = open_library(tiny.root)
+    assert [library.shard_of(video_id) for video_id in ("b", "c")] == ["00000", "00001"]
+    assert library.path_of("00001", "c") == "videos/c.mp4"
+    with pytest.raises(ValueError, match=r"'d' is in no bag file of .*: rejected\.csv may say why"):
+        library.shard_of("d")
+    with pytest.raises(FileNotFoundError, match="lists no shards: is --results right"):
+        open_library(tmp_path / "elsewhere")
 
 
 def test_captions_newer_than_the_bags_are_named_with_what_to_run(tiny):

@@ -7,6 +7,31 @@ import torch
 
 from tests.loss_cases import assert_close, gradients, random_case
 from trainer.loss import mil_nce_loss
+from trainer.tiles import log_sums, make_block
+
+
+@pytest.mark.parametrize("tile", [1, 4, 9, 1000])
+@pytest.mark.parametrize("safe", [True, False])
+def test_sums_of_any_tiles_are_those_of_the_whole_matrix(tile, safe):
+    v, t, bags, excluded = random_case(4)
+    positives = (bags >= 0).nonzero()
+    rows, columns = positives[:, 0], bags[positives[:, 0], positives[:, 1]]
+    block = make_block(
+        (len(v), len(t)), (rows.numpy(), columns.numpy()), (excluded[:, 0], excluded[:, 1]),
+        tile=tile, device=v.device,
+    )  # fmt: skip
+    own = [(t.rows.stop - t.rows.start) * (t.columns.stop - t.columns.start)
+           for _, t in block.tiles()]  # fmt: skip
+    assert sum(own) == len(v) * len(t)
+    assert max(own) <= tile
+    with torch.no_grad():
+        sums_X, sums_Y, s_P = log_sums(v, t, block, safe=safe, with_columns=True)
+        s = v @ t.T
+        assert torch.allclose(s_P, s[rows, columns], rtol=0, atol=1e-12)
+        s[rows, columns] = -torch.inf
+        s[excluded[:, 0], excluded[:, 1]] = -torch.inf
+        assert torch.allclose(sums_X, s.logsumexp(dim=1), rtol=0, atol=1e-12)
+        assert torch.allclose(sums_Y, s.logsumexp(dim=0), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
