@@ -87,6 +87,36 @@ def test_the_joint_space_equals_a_literal_computation(tiny):
     assert found["words_sha256"] == sha256_of_file(tiny.root / "words.txt")
 
 
+def test_texts_that_only_the_encoder_tells_apart_do_not_tie(tiny):
+    """`shallot` and `leek`: to a model that knows neither, all texts are `cut`."""
+    state = text_tower()
+    words = ["leek", "cut", "shallot", "garlic", "kale"]
+    write_text(tiny.root / "words.txt", "".join(f"{word}\n" for word in words))
+    save_tiny(
+        tiny,
+        build_model(TRAIN, feature_dim=FEATURE_DIM, num_words=len(WORDS)),
+        recipe=replace(RECIPE, weights_sha256=sha256_of_file(tiny.root / "weights.pth")).to_dict(),
+    )
+    texts = ["cut shallot", "cut leek", "cut kale"]
+    write_list(tiny, [("b", 2.0 * k, 2.0 * k + 2, text) for k, text in enumerate(texts)])
+    found = run_evaluate(tiny, **files(tiny))
+    x = tiny.features["b"]
+    clips = [
+        state["fc.weight"].double().numpy() @ x[2 * k : 2 * k + 2].astype(np.float64).mean(axis=0)
+        for k in range(3)
+    ]
+    space = EncoderSpace(state, words)
+    ids = [space.token_ids(text) for text in texts]
+    assert [len(one) for one in ids] == [2, 2, 2]
+    embedded = space.embed_captions(torch.tensor(ids)).double().numpy()
+    bias = state["fc.bias"].double().numpy()
+    scores = np.array([[text @ (clip + bias) for text in embedded] for clip in clips])
+    scores = scores.round(4)
+    ranks = [(row > row[k]).sum() + ((row == row[k]).sum() + 1) / 2 for k, row in enumerate(scores)]
+    assert len(set(map(tuple, scores.T.tolist()))) == 3, "the encoder tells all three apart"
+    assert found["baseline"]["video_to_text"]["mean_rank"] == np.mean(ranks)
+
+
 def test_features_of_the_last_layer_are_taken_as_they_are():
     space = EncoderSpace(text_tower(), KNOWN)
     features_BTF = torch.randn(2, 3, DIM)

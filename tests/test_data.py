@@ -90,3 +90,13 @@ def test_a_caption_with_two_owners_is_named(tmp_path):
         check_owners(batch, videos, videos[1:])
     with pytest.raises(ValueError, match="holds a video or a clip twice"):
         check_owners(batch, np.repeat(videos, 2), videos)
+
+
+def test_a_bag_that_holds_a_caption_twice_is_named_before_it_counts_twice(tmp_path):
+    batch = step_data(make_results(tmp_path, videos_of_shards=(4,)))[0]
+    videos = np.unique(batch.clip_keys_B3[:, 0].numpy())
+    bags_BA = batch.bag_idx_BA.clone()
+    bags_BA[2, 1] = bags_BA[2, 0]
+    line = rf"step 0: the bag of clip {batch.clip_ids_B[2]} holds a caption twice: run .*bags"
+    with pytest.raises(ValueError, match=line):
+        check_owners(dataclasses.replace(batch, bag_idx_BA=bags_BA), videos, videos)

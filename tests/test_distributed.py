@@ -129,7 +129,7 @@ def test_one_process_exchanges_with_itself():
     ("backend", "local_size", "gpus", "expected"),
     [
         ("auto", 2, 0, ("gloo", "cpu")),
-        ("auto", 2, 1, ("gloo", "cpu")),
+        ("auto", 1, 4, ("nccl", "cuda:1")),
         ("auto", 2, 2, ("nccl", "cuda:1")),
         ("gloo", 2, 8, ("gloo", "cpu")),
         ("nccl", 2, 8, ("nccl", "cuda:1")),
@@ -143,6 +143,8 @@ def test_backend_and_device(backend, local_size, gpus, expected):
 def test_wrong_backends_are_named():
     with pytest.raises(ValueError, match=r"nccl needs a GPU for each rank: 2 ranks .* 1 GPUs"):
         choose_device("nccl", 1, 2, 1)
+    with pytest.raises(ValueError, match=r"8 ranks .* and 7 GPUs .*: set run\.train\.proc"):
+        choose_device("auto", 0, 8, 7)
     with pytest.raises(ValueError, match="backend is 'mpi', allowed"):
         choose_device("mpi", 0, 1, 1)
 

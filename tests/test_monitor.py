@@ -49,6 +49,27 @@ def test_meter_gives_means_since_the_last_line():
     assert meter.summary()["loss"] == 7.0
 
 
+def test_times_are_those_of_this_start_s_steps_alone(monkeypatch):
+    """Start-up, validation and saving are no step, nor are the steps before a restart."""
+    now = [100.0]
+    monkeypatch.setattr("trainer.monitor.time.perf_counter", lambda: now[0])
+    before = Meter(torch.zeros(()))
+    for _ in range(3):
+        before.add(torch.tensor(2.0), clips=10)
+    meter = Meter(torch.zeros(()))
+    meter.restore(before.state())
+    now[0] += 50.0
+    meter.start_clock()
+    now[0] += 0.5
+    meter.add(torch.tensor(6.0), clips=10)
+    with meter.paused():
+        now[0] += 7.0
+    now[0] += 0.5
+    meter.add(torch.tensor(6.0), clips=10)
+    line = meter.summary()
+    assert line == {"loss": pytest.approx(18 / 5), "step_seconds": 0.5, "clips_per_second": 20.0}
+
+
 def test_a_continued_meter_gives_the_mean_of_all_its_steps():
     meter = Meter(torch.zeros(()))
     meter.add(torch.tensor(2.0), clips=10)

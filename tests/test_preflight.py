@@ -27,6 +27,17 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(changes, chu
         check_device(train_settings(**changes), torch.device("cpu"), chunk=chunk)
 
 
+def test_batch_norm_is_for_one_rank_and_more_than_one_video(tmp_path):
+    settings = train_settings(norm="batch")
+    check_device(settings, torch.device("cpu"), chunk=0, num_ranks=1)
+    with pytest.raises(ValueError, match=r"norm batch would give each of 2 ranks means of its own"):
+        check_device(settings, torch.device("cpu"), chunk=0, num_ranks=2)
+    index = open_index(files_of(make_results(tmp_path)))
+    single = train_settings(norm="batch", global_batch=2, clips_per_video=2)
+    with pytest.raises(ValueError, match="norm batch needs the clips of two videos in a step"):
+        plan_run(index, single, 1)
+
+
 def test_words_come_in_the_order_of_their_ids_and_another_vocabulary_is_refused(tmp_path):
     results = make_results(tmp_path)
     index, path = open_index(files_of(results)), results.root / "vocabulary.txt"

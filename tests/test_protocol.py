@@ -32,6 +32,19 @@ def test_missing_videos_are_listed_with_their_reasons(tiny):
     assert result["missing"]["videos"] == {"broken": "truncated", "nobody": "not_in_table"}
 
 
+def test_clips_that_begin_where_their_video_has_ended_are_missing(tiny):
+    """Scored with the last row, a truncated video would count as any other."""
+    end = NUM_FRAMES / RECIPE.sampling.frame_rate
+    rows = [("b", end - 0.1, end + 9.0, "cut egg"), ("c", end, end + 2.0, "cut egg")]
+    write_list(tiny, [*LIST, *rows, ("a.1", 900.0, 901.0, "cut egg")])
+    for windows in (None, 4):
+        result = run_evaluate(tiny, max_missing=0.4, num_windows=windows)
+        assert result["num_pairs"] == 5
+        assert result["missing"]["rows"] == 2
+        assert result["missing"]["videos"] == dict.fromkeys(("a.1", "c"), "clip_behind_its_end")
+    assert result["queries"][4]["start"] == end - 0.1
+
+
 def test_too_many_missing_clips_are_refused_and_named(tiny):
     write_list(tiny, [*LIST, ("nobody", 0.0, 2.0, "cut egg")])
     with pytest.raises(ValueError, match=r"1 of 5 clips have no.*nobody \(not_in_table\)"):

@@ -19,6 +19,7 @@ from trainer.distributed import World
 from trainer.model import TwoTowers, load_model
 from trainer.monitor import read_metrics
 from trainer.step import follow, largest_similarity
+from trainer.towers import VideoTower
 from trainer.train import main
 
 ROOT = Path(__file__).parents[1]
@@ -140,6 +141,23 @@ def test_an_overflow_in_fp16_leaves_the_step_out_and_says_what_to_lower(tmp_path
     assert json.dumps(lines[0]["loss"]) != "null"
 
 
+def test_what_no_factor_mends_ends_an_fp16_run(tmp_path, monkeypatch):
+    """As on a GPU, where embeddings are not looked at before the loss."""
+    monkeypatch.setattr("trainer.loss.check_finite", lambda *_: None)
+    original = VideoTower.forward
+    monkeypatch.setattr(VideoTower, "forward", lambda *a: original(*a) * float("nan"))
+    with pytest.raises(ValueError, match=r"step 0: the loss is nan; .*--replay"):
+        trained(tmp_path, precision="fp16")
+
+
+def test_an_fp16_run_whose_gradients_always_overflow_ends(tmp_path, monkeypatch):
+    overflow = torch.tensor(float("inf"))
+    monkeypatch.setattr("torch.nn.utils.clip_grad_norm_", lambda *_: overflow)
+    monkeypatch.setattr("torch.amp.GradScaler.step", lambda *_: None)
+    with pytest.raises(ValueError, match=r"in fp16 though the loss's factor fell to 0\.0004"):
+        trained(tmp_path, precision="fp16", fp16_init_scale=2.0**-11)
+
+
 def test_unused_parameters_are_named(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         trained(tmp_path, {"find_unused_parameters": 1}, max_steps=2)
@@ -211,8 +229,6 @@ def test_anomaly_names_the_operation(tmp_path, monkeypatch):
         @staticmethod
         def backward(ctx, gradient):
             return gradient * float("nan")
-
-    from trainer.towers import VideoTower
 
     forward = VideoTower.forward
     monkeypatch.setattr(VideoTower, "forward", lambda *a: Bad.apply(forward(*a)))

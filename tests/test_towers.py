@@ -85,3 +85,21 @@ def test_pools_give_what_their_names_say():
 def test_identity_needs_equal_dimensions():
     with pytest.raises(ValueError, match="identity needs embedding_dim 5"):
         VideoTower(5, 3, "mean", "identity")
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_what_a_tower_sees_is_equal_exactly_where_its_embeddings_are(padded):
+    torch.manual_seed(0)
+    model = model_of(padding_in_max=padded, text_hidden=200)
+    with torch.no_grad():  # of padding too, which starts as 0
+        model.text.words.weight.normal_()
+        model.text.fc1.weight.normal_()
+    texts = [[1, 2], [2, 1], [2, 1, 2], [1, 2, 1, 2], [1], [1, 1, 1, 1], [3, 1, 2], [1, 2, 3, 3]]
+    ids_NL = np.zeros((len(texts), 4), np.int64)
+    for row, ids in enumerate(texts):
+        ids_NL[row, : len(ids)] = ids
+    embedded_ND = model.text(caption_words(ids_NL)).detach()
+    for i, one in enumerate(texts):
+        for k, other in enumerate(texts):
+            alike = torch.allclose(embedded_ND[i], embedded_ND[k], atol=1e-6)
+            assert (model.sees(one) == model.sees(other)) == alike, (one, other)

@@ -15,6 +15,7 @@ import yaml
 
 from pipeline import report_origin
 from tests.workflow_runs import ROOT, copy_of, make_data, snakemake, write_config
+from trainer.checkpoint import TRAINER_VERSION
 
 RULES = {path.stem: path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk"))}
 PROFILES = sorted((ROOT / "workflow/profiles").glob("*/profile.yaml"))
@@ -71,6 +72,12 @@ def test_every_command_has_a_log_an_environment_and_a_version(name):
         assert f'"logs/{name}/' in rule
         assert "conda:" in rule
         assert ("version=" in rule) == (name != "encode")
+
+
+def test_the_version_of_the_train_rule_is_that_of_the_trainer():
+    """Raised together, a new trainer both trains again and leaves old checkpoints alone."""
+    text = (ROOT / "workflow/rules/train.smk").read_text()
+    assert re.findall(r"version=(\d+)", text) == [str(TRAINER_VERSION)]
 
 
 def test_every_rule_is_timed_for_the_report():

@@ -10,6 +10,7 @@ row, H text hidden, D numbers of an embedding.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -61,6 +62,11 @@ class EncoderSpace:
         if mean_BF.shape[1] == len(self._last[1]):  # it is the last layer already
             return mean_BF
         return functional.linear(mean_BF, *self._last)
+
+    def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        """What of a text decides its embedding: its words, and whether it is padded."""
+        ids = list(token_ids)
+        return (*sorted(set(ids)), *([0] if len(ids) < MAX_WORDS else []))
 
     @torch.no_grad()
     def embed_captions(self, ids_NL: torch.Tensor) -> torch.Tensor:

@@ -87,14 +87,22 @@ class StepData(Dataset):
 
 
 def check_owners(batch: Batch, videos: np.ndarray, own: np.ndarray) -> None:
-    """A step holds a video and a clip once, and a rank's captions are those of its own videos.
+    """A step holds a video and a clip once, a bag a caption once, and a rank its own captions.
 
     Raises:
-        ValueError: one of them does not hold, so a caption could have two owners.
+        ValueError: one of them does not hold: a caption could have two owners, or count twice.
     """
     clips_B = batch.clip_ids_B.numpy()
     if len(np.unique(videos)) != len(videos) or len(np.unique(clips_B)) != len(clips_B):
         raise ValueError(f"step {batch.step} holds a video or a clip twice")
+    bags_BA = np.sort(batch.bag_idx_BA.numpy(), axis=1)
+    twice_B = ((np.diff(bags_BA, axis=1) == 0) & (bags_BA[:, 1:] >= 0)).any(axis=1)
+    if twice_B.any():
+        clip = int(clips_B[int(np.argmax(twice_B))])
+        raise ValueError(
+            f"step {batch.step}: the bag of clip {clip} holds a caption twice:"
+            " run snakemake --cores N --forcerun bags"
+        )
     foreign_N = ~np.isin(batch.caption_keys_N4[:, 0].numpy(), own)
     if foreign_N.any():
         caption = int(batch.caption_ids_N[int(np.argmax(foreign_N))])

@@ -177,10 +177,10 @@ class World:
 def start(backend: str, timeout_seconds: float) -> World:
     """Join the other ranks as torchrun's environment says; without it, be alone.
 
-    `backend` is nccl, gloo, or auto: nccl where every local rank has its own GPU.
+    `backend` is nccl, gloo, or auto: nccl where there are GPUs.
 
     Raises:
-        ValueError: nccl without enough GPUs.
+        ValueError: fewer GPUs than ranks on this machine.
         ConnectionError: the other ranks cannot be reached.
     """
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -216,8 +216,14 @@ def choose_device(
     backend: str, local_rank: int, local_size: int, num_gpus: int
 ) -> tuple[str, torch.device]:
     """The backend and the device of a rank on a machine with `num_gpus` GPUs."""
+    if backend == "auto" and 0 < num_gpus < local_size:
+        raise ValueError(
+            f"{local_size} ranks on this machine and {num_gpus} GPUs that they may use: set"
+            f" run.train.processes_per_node: {num_gpus}, or run.train.backend: gloo to train on the"
+            " CPU"
+        )
     if backend == "auto":
-        backend = "nccl" if num_gpus >= local_size else "gloo"
+        backend = "nccl" if num_gpus else "gloo"
     if backend not in ("nccl", "gloo"):
         raise ValueError(f"backend is {backend!r}, allowed: 'auto', 'nccl', 'gloo'")
     if backend == "gloo":

@@ -7,6 +7,7 @@ numbers of a feature row, L token ids of a text, D numbers of an embedding.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,9 @@ class Embedder(Protocol):
 
     def embed_captions(self, ids_NL: torch.Tensor) -> torch.Tensor:
         """Token ids, 0 = padding: [N, D]."""
+
+    def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        """What of a text decides its embedding: texts of which this is equal are one target."""
 
 
 def embed_clips(

@@ -15,6 +15,8 @@ import argparse
 import logging
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
@@ -23,7 +25,7 @@ from pipeline.formats.vocabulary import read_vocabulary
 from trainer.baseline import encoder_space, untrained
 from trainer.cli import run
 from trainer.clip_list import PUBLISHED_PAIRS, check_published, read_test_rows
-from trainer.embed_pairs import embed_clips, embed_texts
+from trainer.embed_pairs import Embedder, embed_clips, embed_texts
 from trainer.model import TwoTowers, load_model
 from trainer.protocol import Pair, Protocol, pairs_of_list, pairs_of_validation
 from trainer.retrieval import Ranks, facts_of, list_queries, rank_pairs
@@ -77,7 +79,16 @@ def rank_model(model: TwoTowers, pairs: list[Pair], shards: Path) -> Ranks:
     clips_ND = embed_clips(
         model, pairs, shards, feature_dim=model.feature_dim, normalized=normalized
     )
-    return rank_pairs(embed_texts(model, [p.token_ids for p in pairs], pairs), clips_ND, pairs)
+    texts = [pair.token_ids for pair in pairs]
+    return rank_texts(model, texts, clips_ND, pairs)
+
+
+def rank_texts(
+    embedder: Embedder, texts: list[list[int]], clips_ND: np.ndarray, pairs: list[Pair]
+) -> Ranks:
+    """The ranks of pairs whose clips are embedded and whose texts are token ids of `embedder`."""
+    texts_ND = embed_texts(embedder, texts, pairs)
+    return rank_pairs(texts_ND, clips_ND, pairs, [embedder.sees(ids) for ids in texts])
 
 
 def measure_baseline(
@@ -92,8 +103,8 @@ def measure_baseline(
     space = encoder_space(settings.baseline_weights, settings.baseline_words, recipe)
     dim = recipe.feature_dim
     clips_ND = embed_clips(space, pairs, shards, feature_dim=dim, normalized=False)
-    texts_ND = embed_texts(space, [space.token_ids(pair.row.text) for pair in pairs], pairs)
-    ranks = rank_pairs(texts_ND, clips_ND, pairs)
+    texts = [space.token_ids(pair.row.text) for pair in pairs]
+    ranks = rank_texts(space, texts, clips_ND, pairs)
     words = sha256_of_file(settings.baseline_words)
     return {"name": space.name, "words_sha256": words, **ranks.summary()}
 
@@ -175,7 +186,8 @@ def main(argv: list[str] | None = None) -> None:
     recipe = Recipe.from_dict(content["recipe"])
     ranks = rank_model(model, protocol.pairs, args.shards)
     result = describe_test(args.protocol, chosen, protocol, recipe)
-    result |= facts_of(protocol.pairs) | ranks.summary() | describe_model(args, content)
+    seen = [model.sees(pair.token_ids) for pair in protocol.pairs]
+    result |= facts_of(protocol.pairs, seen) | ranks.summary() | describe_model(args, content)
     result["baseline"] = measure_baseline(settings, model, content, protocol.pairs, args.shards)
     result["queries"] = list_queries(protocol.pairs, ranks)
     write_json(args.output, result)

@@ -212,7 +212,8 @@ def _say_last(fault_file: Path, status: int) -> None:
     """The first rank's reason below torchrun's long report, which would bury it."""
     reasons = [
         f"the ranks ended with exit status {status} and gave no reason: torchrun's report above"
-        " names the first to end; exit code -9 is a kill from outside, often for want of memory"
+        " names the first to end; exit code -9 is a kill from outside, often for want of memory, -6"
+        " an abort, with NCCL often of ranks that waited longer than run.train.timeout_seconds"
     ]
     if fault_file.exists():
         reasons = fault_file.read_text(encoding="utf-8").splitlines()

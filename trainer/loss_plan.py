@@ -6,6 +6,7 @@ entries of a memory bank, D numbers of an embedding, W ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -182,16 +183,25 @@ def check_input(clips_BD, captions_ND, bag_idx_BA: np.ndarray, temperature) -> N
     # A tensor's value is looked at only where that costs no synchronisation with a GPU.
     value = temperature.detach() if isinstance(temperature, torch.Tensor) else temperature
     if not (isinstance(value, torch.Tensor) and value.is_cuda) and not float(value) > 0:
-        raise ValueError(f"temperature is {float(value)}, must be above 0")
+        fault = ValueError if math.isfinite(value) else NotFinite
+        raise fault(f"temperature is {float(value)}, must be above 0")
+
+
+class NotFinite(ValueError):
+    """Numbers of a step that are NaN or infinite, as all ranks see them alike."""
 
 
 def check_finite(all_XD: torch.Tensor, kind: str, counts: list[int]) -> None:
-    """Name the first embedding that is not finite; after the gather all ranks see the same one."""
+    """Name the first embedding that is not finite; after the gather all ranks see the same one.
+
+    Raises:
+        NotFinite: there is one.
+    """
     bad_X = ~all_XD.isfinite().all(dim=1)
     if bad_X.any():
         row = int(bad_X.nonzero()[0])
         rank = int(np.searchsorted(np.cumsum(counts), row, side="right"))
-        raise ValueError(
+        raise NotFinite(
             f"{int(bad_X.sum())} of {len(all_XD)} {kind} embeddings are NaN or infinite, the first"
             f" in row {row - sum(counts[:rank])} of rank {rank}"
         )

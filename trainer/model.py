@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -82,6 +83,10 @@ class TwoTowers(nn.Module):
         """Keep a trained temperature where gradients do not explode."""
         if self.log_temperature is not None:
             self.log_temperature.clamp_(min=math.log(LOWEST_TEMPERATURE))
+
+    def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        """As the text tower's: captions of which this is equal have equal embeddings."""
+        return self.text.sees(token_ids)
 
     @torch.no_grad()
     def embed_clips(self, features_BTF: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ a start's second step on seconds_{part} (`trainer.stopwatch.PARTS`), clips_per_s
 peak_memory_gb, gpu_utilization (percent, with the extra `gpu`) and verdict. Validation lines: step,
 epoch, samples, split ("val"), clips, texts, val_loss, R@1, R@5, R@10, median_rank, mean_rank.
 `step` counts finished optimizer steps; loss and times are means over the steps since the line
-before.
+before, without what was done between them (validation, saving).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,41 +81,61 @@ def read_metrics(path: str | Path) -> list[dict]:
 
 @dataclass(slots=True)
 class Meter:
-    """Sums since the last line; the loss stays a tensor, so that adding it waits for nothing."""
+    """Sums since the last line; the loss stays a tensor, so that adding it waits for nothing.
+
+    A run that goes on from a checkpoint goes on with the loss of the line that it was in, and times
+    its own steps alone.
+    """
 
     loss_sum: torch.Tensor
     steps: int = 0
+    """That `loss_sum` holds."""
+    timed: int = 0
+    """Steps since `since`, and..."""
     clips: int = 0
+    """...their clips."""
     since: float = field(default_factory=time.perf_counter)
+
+    def start_clock(self) -> None:
+        """Steps begin now: what came before was no step."""
+        self.since, self.timed, self.clips = time.perf_counter(), 0, 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside is no part of a step."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.since += time.perf_counter() - began
 
     def add(self, loss: torch.Tensor, *, clips: int) -> None:
         """Count a step."""
         self.loss_sum += loss.detach()
         self.steps += 1
+        self.timed += 1
         self.clips += clips
 
     def summary(self) -> dict[str, float]:
         """The means since the last line; starts anew."""
-        now = time.perf_counter()
-        seconds, steps = now - self.since, max(self.steps, 1)
+        seconds = time.perf_counter() - self.since
         values = {
-            "loss": float(self.loss_sum) / steps,
-            "step_seconds": seconds / steps,
+            "loss": float(self.loss_sum) / max(self.steps, 1),
+            "step_seconds": seconds / max(self.timed, 1),
             "clips_per_second": self.clips / max(seconds, 1e-9),
         }
         self.loss_sum = torch.zeros_like(self.loss_sum)
-        self.steps = self.clips = 0
-        self.since = now
+        self.steps = 0
+        self.start_clock()
         return values
 
     def state(self) -> dict:
         """For a checkpoint; times are not kept."""
-        return {"loss_sum": self.loss_sum.cpu(), "steps": self.steps, "clips": self.clips}
+        return {"loss_sum": self.loss_sum.cpu(), "steps": self.steps}
 
     def restore(self, state: dict) -> None:
         """From `state`'s values."""
-        self.loss_sum = state["loss_sum"].to(self.loss_sum.device)
-        self.steps, self.clips = state["steps"], state["clips"]
+        self.loss_sum, self.steps = state["loss_sum"].to(self.loss_sum.device), state["steps"]
 
 
 class Progress:

@@ -17,6 +17,7 @@ from trainer.data import StepData, id_hash
 from trainer.distributed import World
 from trainer.loss import TILE_ELEMENTS
 from trainer.negatives import chance_level, count_negatives, excluded_pairs
+from trainer.optimize import peak_learning_rate
 from trainer.order import Schedule, schedule
 from trainer.settings import TrainSettings
 
@@ -45,6 +46,12 @@ def plan_run(index: BagIndex, settings: TrainSettings, num_ranks: int) -> Schedu
             f" ({index.shards[0].bags} ...): results/rejected.csv and logs/bags/ say why"
         )
     plan = schedule(num_videos, settings.visits_per_step, settings.epochs, settings.max_steps)
+    if settings.norm == "batch" and plan.visits_per_step < 2:
+        raise ValueError(
+            "norm batch needs the clips of two videos in a step, and global_batch"
+            f" {settings.global_batch} / clips_per_video {settings.clips_per_video} of"
+            f" {num_videos} training videos leave one: raise global_batch, or set norm: layer"
+        )
     if plan.visits_per_step < num_ranks:
         raise ValueError(
             f"{num_ranks} ranks share {plan.visits_per_step} videos of a step (global_batch"
@@ -74,8 +81,15 @@ def global_exclusion(
     )
 
 
-def check_device(settings: TrainSettings, device: torch.device, *, chunk: int) -> None:
+def check_device(
+    settings: TrainSettings, device: torch.device, *, chunk: int, num_ranks: int = 1
+) -> None:
     """Refuse settings that this device or these flags cannot serve; `ValueError` says what can."""
+    if settings.norm == "batch" and num_ranks > 1:
+        raise ValueError(
+            f"norm batch would give each of {num_ranks} ranks means of its own, so their number"
+            " would decide the result: set train.norm: layer, or sync_batch on GPUs"
+        )
     if settings.norm == "sync_batch" and device.type != "cuda":
         raise ValueError(
             "norm sync_batch needs GPUs, torch has none for the CPU: set train.norm: layer"
@@ -143,7 +157,8 @@ def describe_run(data: StepData, num_ranks: int) -> float:
     if settings.warmup_samples >= plan.num_steps * settings.global_batch:
         logger.warning(
             "warmup_samples %d covers the whole run of %d clips: lr never reaches %g",
-            settings.warmup_samples, plan.num_steps * settings.global_batch, settings.lr,
+            settings.warmup_samples, plan.num_steps * settings.global_batch,
+            peak_learning_rate(settings),
         )  # fmt: skip
     if settings.temperature < LOW_TEMPERATURE:
         logger.warning(

@@ -23,6 +23,8 @@ from pipeline.formats.shard import IndexRow, read_index
 from pipeline.formats.tokenizer import encode_caption
 from trainer.clip_list import TestRow
 
+BEYOND = "clip_behind_its_end"
+"""Why a clip is missing that begins where its video's features have ended."""
 MAX_VAL_PAIRS = 4096
 """Of the validation split; a larger one is thinned by a hash, so that the choice stays the same."""
 
@@ -53,7 +55,7 @@ class Protocol:
     num_rows: int
     """Of the list, missing ones included."""
     missing: dict[str, str]
-    """Video id to the reason why it has no features."""
+    """Video id to the reason why it, or a clip of it, has no features."""
     num_missing_rows: int
 
 
@@ -82,11 +84,17 @@ def pairs_of_list(
         for video_id in sorted(wanted)
         if video_id not in places or not places[video_id][1].encoded
     }
-    pairs = [
-        _pair(row, *places[row.video_id], encode_caption(row.text, vocabulary, max_words), recipe)
-        for row in rows
-        if row.video_id not in missing
-    ]
+    pairs, late = [], {}
+    for row in rows:
+        if row.video_id in missing:
+            continue
+        place = places[row.video_id]
+        if row.start >= _seconds(place[1], recipe):
+            late[row.video_id] = BEYOND
+            continue
+        ids = encode_caption(row.text, vocabulary, max_words)
+        pairs.append(_pair(row, *place, ids, recipe))
+    missing |= late
     if num_windows:
         pairs = [
             with_windows(pair, places[pair.row.video_id][1].num_vectors, recipe, num_windows)
@@ -95,9 +103,14 @@ def pairs_of_list(
     return Protocol(pairs, len(rows), missing, len(rows) - len(pairs))
 
 
+def _seconds(place: IndexRow, recipe: Recipe) -> float:
+    """How far a video's features reach."""
+    return place.num_frames / recipe.sampling.frame_rate
+
+
 def _pair(row: TestRow, shard: str, place: IndexRow, ids: list[int], recipe: Recipe) -> Pair:
     if math.isinf(row.end):
-        row = replace(row, end=place.num_frames / recipe.sampling.frame_rate)
+        row = replace(row, end=_seconds(place, recipe))
     first, count = rows_of_span(recipe, place.num_frames, row.start, row.end)
     return Pair(row, ids, shard, place.offset, first, count)
 

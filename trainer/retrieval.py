@@ -6,7 +6,7 @@ query.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,18 +39,24 @@ class Ranks:
         }
 
 
-def rank_pairs(texts_ND: np.ndarray, clips_ND: np.ndarray, pairs: list[Pair]) -> Ranks:
-    """Rank each pair's clip for its text, and its text for its clip."""
-    text_N = number_equals([_text_key(pair) for pair in pairs])
+def rank_pairs(
+    texts_ND: np.ndarray, clips_ND: np.ndarray, pairs: list[Pair], seen: list[tuple[int, ...]]
+) -> Ranks:
+    """Rank each pair's clip for its text, and its text for its clip.
+
+    `seen` is what the embedder sees of each text (`Embedder.sees`); where it is equal, so are the
+    texts.
+    """
+    text_N = number_equals(seen)
     clip_N = number_equals([(p.shard, p.offset, p.first, p.count, p.windows) for p in pairs])
     text_ranks_N, hits = rank_own(texts_ND, clips_ND, clip_N)
     clip_ranks_N, _ = rank_own(clips_ND, texts_ND, text_N)
     return Ranks(text_ranks_N, clip_ranks_N, hits)
 
 
-def facts_of(pairs: list[Pair]) -> dict:
-    """What no model changes: the number of pairs, chance, and the best that equal texts allow."""
-    text_N = number_equals([_text_key(pair) for pair in pairs])
+def facts_of(pairs: list[Pair], seen: list[tuple[int, ...]]) -> dict:
+    """The number of pairs, chance, and the best that texts allow of which the same is seen."""
+    text_N = number_equals(seen)
     return {
         "num_pairs": len(pairs),
         "chance": chance_level(len(pairs)),
@@ -59,11 +65,7 @@ def facts_of(pairs: list[Pair]) -> dict:
     }
 
 
-def _text_key(pair: Pair) -> tuple[int, ...]:
-    return tuple(pair.token_ids)
-
-
-def number_equals(keys: list[Hashable]) -> np.ndarray:
+def number_equals(keys: Sequence[Hashable]) -> np.ndarray:
     """For each key the number of its value, in order of first appearance: [N] int64."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)

@@ -92,7 +92,7 @@ def prepare(
 ) -> tuple[Run, dict]:
     """Check everything that a run needs beside its shards; returns it with the run's identity."""
     settings = read_settings(TrainSettings, arguments.settings)
-    check_device(settings, world.device, chunk=arguments.chunk)
+    check_device(settings, world.device, chunk=arguments.chunk, num_ranks=world.size)
     shards = index.shards
     quarantine = Quarantine(
         Path(arguments.state) / "quarantine.json", index, bad,
@@ -175,9 +175,6 @@ def save(run: Run) -> None:
     Raises:
         ValueError: it cannot be written.
     """
-    for buffer in run.model.buffers():  # a batch norm's means are each rank's own
-        if run.world.size > 1 and buffer.is_floating_point():
-            buffer.copy_(run.world.sum(buffer) / run.world.size)
     check_same_weights(run.world, run.model)
     run.world.agree(lambda: _write_checkpoint(run), doing="saving")
 

@@ -18,12 +18,15 @@ from trainer.dump import stop_not_finite
 from trainer.gradient_cache import DoesNotFit, GradientCache, Loss, is_out_of_memory
 from trainer.guards import Header
 from trainer.loss import mil_nce_loss
+from trainer.loss_plan import NotFinite
 from trainer.model import TwoTowers
 from trainer.optimize import learning_rate, seed_step, set_learning_rate
 from trainer.preflight import global_exclusion
 from trainer.run import Run
 from trainer.settings import TrainSettings
 
+SMALLEST_FACTOR = 2.0**-10
+"""Of the loss in fp16: 26 steps in a row after the usual 65536."""
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,10 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     """Forward, backward, guard, update; returns the global loss and the gradient's norm.
 
     In fp16 a step whose gradients overflow is left out, and its norm is not finite.
+
+    Raises:
+        ValueError: numbers are not finite, or this rank cannot compute the step. It ends alone; the
+            others learn of it at the next exchange.
     """
     settings, world = run.settings, run.world
     seed_step(settings.seed, run.step, world.rank)
@@ -41,7 +48,7 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     try:
         with world.exchange("computing a step"):
             loss = _gradients(run, batch, header.counts_W3)
-    except ValueError as error:
+    except NotFinite as error:
         stop_not_finite(run, batch, str(error))
     except RuntimeError as error:
         if "returned nan values" not in str(error):  # of run.train.anomaly, on this rank alone
@@ -53,8 +60,8 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip))
     if norm < float("inf"):
         _fill_bank(run, batch, header)
-    elif settings.precision != "fp16":
-        stop_not_finite(run, batch, f"the gradient's norm is {norm}")
+    elif fault := _beyond_repair(run, loss, norm):
+        stop_not_finite(run, batch, fault)
     run.scaler.step(run.optimizer)
     run.scaler.update()
     if not norm < float("inf") and world.first:
@@ -65,6 +72,21 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
         )  # fmt: skip
     run.model.clamp_temperature()
     return loss, norm
+
+
+def _beyond_repair(run: Run, loss: torch.Tensor, norm: float) -> str:
+    """Why a step whose gradient is not finite ends the run; empty where fp16 may leave it out.
+
+    All ranks see the same numbers. A smaller factor of the loss mends gradients and nothing else.
+    """
+    if run.settings.precision != "fp16":
+        return f"the gradient's norm is {norm}"
+    if not torch.isfinite(loss):
+        return f"the loss is {float(loss)}"
+    factor = run.scaler.get_scale()
+    if factor < SMALLEST_FACTOR:
+        return f"gradients overflow in fp16 though the loss's factor fell to {factor:g}"
+    return ""
 
 
 def _name_unused(run: Run) -> None:

@@ -7,6 +7,7 @@ H text hidden, D numbers of an embedding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +114,15 @@ class TextTower(nn.Module):
         if self.padded_to is not None:
             hidden_NH = self._with_padding(hidden_NH, captions, self.padded_to)
         return self.fc2(self.norm(hidden_NH))
+
+    def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
+        """What of a caption decides its embedding: captions of which this is equal are one text.
+
+        The max over words knows neither their order nor their repeats.
+        """
+        ids = list(token_ids)
+        short = self.padded_to is not None and len(ids) < self.padded_to
+        return (*sorted(set(ids)), *([0] if short else []))
 
     def _with_padding(
         self, hidden_NH: torch.Tensor, captions: CaptionWords, length: int

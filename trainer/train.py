@@ -57,6 +57,7 @@ def train(run: Run, log: MetricsLog | None, stop: StopFlag) -> None:
     progress = Progress(run.step, run.num_steps, speaks=run.world.first)
     validation = open_validation(run) if arguments.validate_every else None
     trace = Trace(arguments.profile, run.folder, run.world.rank)
+    run.meter.start_clock()
     with progress, Watchdog(run.world.rank, arguments.stall_seconds) as watchdog:
         for batch in timed(batches_of(run), watch):
             stopping = stop.raised or run.step == arguments.stop_at
@@ -130,10 +131,10 @@ def after_step(
             log.write(entry)
             progress.say(entry)
     if validation and (run.step % arguments.validate_every == 0 or last):
-        with run.world.watch.part("validate"):
+        with run.world.watch.part("validate"), run.meter.paused():
             validate(run, validation, log, progress, position)
     if run.step % arguments.save_every == 0 or last:
-        with run.world.watch.part("save"):
+        with run.world.watch.part("save"), run.meter.paused():
             save(run)
 
 
@@ -218,6 +219,9 @@ def join(arguments: argparse.Namespace) -> World:
         die_with_parent()
     world = distributed.start(arguments.backend, arguments.timeout_seconds)
     speak_as(world.rank)
+    on_gpu = world.device.type == "cuda"
+    where = torch.cuda.get_device_name(world.device) if on_gpu else "CPU"
+    logger.info("ranks: %d, device: %s", world.size, where)
     return world
 
 

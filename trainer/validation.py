@@ -1,7 +1,7 @@
 """Loss and retrieval on the validation split while training runs, each rank doing its share.
 
-Equal texts are one target: two captions that read the same cannot be told apart, and must not be by
-the rounding of a matrix product.
+Texts of which the model sees the same are one target: it cannot tell them apart, and the rounding
+of a matrix product must not.
 
 Letters: B own clips, C clips of all ranks, N own captions, T distinct texts, D numbers of an
 embedding, W ranks.
@@ -9,6 +9,7 @@ embedding, W ranks.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 
 import numpy as np
@@ -22,6 +23,7 @@ from trainer.loss import mil_nce_loss
 from trainer.metrics import retrieval_ranks, summarize_ranks
 from trainer.model import TwoTowers
 from trainer.preflight import global_exclusion
+from trainer.towers import CaptionWords
 
 MAX_CLIPS = 2048
 
@@ -67,19 +69,26 @@ class Validation:
             symmetric=settings.symmetric, positive_weight=settings.positive_weight,
             world=world, counts_W3=counts_W3,
         )  # fmt: skip
-        ranks_C, num_texts = self._ranks(batch, clips_BD, captions_ND, counts_W3[:, 0].tolist())
+        counts = counts_W3[:, 0].tolist()
+        ranks_C, num_texts = self._ranks(model, batch, clips_BD, captions_ND, counts)
         found = {"clips": len(ranks_C), "texts": num_texts, "val_loss": float(loss)}
         return found | summarize_ranks(ranks_C)
 
     def _ranks(
-        self, batch: Batch, clips_BD: torch.Tensor, captions_ND: torch.Tensor, counts: list[int]
+        self,
+        model: TwoTowers,
+        batch: Batch,
+        clips_BD: torch.Tensor,
+        captions_ND: torch.Tensor,
+        counts: list[int],
     ) -> tuple[np.ndarray, int]:
         """Each clip's rank of its text among the distinct texts of all clips: [C], and T."""
         world, nearest_B = self._world, batch.bag_idx_BA[:, 0]
         own_texts = captions_ND[nearest_B.to(captions_ND.device)]
         texts_CD = world.gather_rows(own_texts, counts).cpu().numpy()
-        hash_C = world.gather_rows(batch.caption_keys_N4[nearest_B, 3], counts).numpy()
-        _, first_T, target_C = np.unique(hash_C, return_index=True, return_inverse=True)
+        own_seen = torch.from_numpy(digests_of_seen(model, batch.words)[nearest_B.numpy()])
+        seen_C = world.gather_rows(own_seen, counts).numpy()
+        _, first_T, target_C = np.unique(seen_C, return_index=True, return_inverse=True)
         begin = sum(counts[: world.rank])
         target_B = target_C[begin : begin + counts[world.rank]]
         ranks_B = np.zeros(0)
@@ -87,6 +96,15 @@ class Validation:
             similarities_BT = clips_BD.cpu().numpy() @ texts_CD[first_T].T
             ranks_B = retrieval_ranks(similarities_BT, target_B)
         return world.gather_rows(torch.from_numpy(ranks_B), counts).numpy(), len(first_T)
+
+
+def digests_of_seen(model: TwoTowers, words: CaptionWords) -> np.ndarray:
+    """A number of 63 bits for what the model sees of each caption: [N] int64."""
+    ids_X = words.words_U.numpy()[words.places_X.numpy()]
+    seen = [model.sees(ids.tolist()) for ids in np.split(ids_X, words.offsets_N.numpy()[1:])]
+    digests = [hashlib.blake2b(np.array(ids, "<i8").tobytes(), digest_size=8) for ids in seen]
+    numbers = [int.from_bytes(digest.digest(), "little") >> 1 for digest in digests]
+    return np.array(numbers[: len(words.offsets_N)], np.int64)
 
 
 def thinned(clips_C: np.ndarray, limit: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from pipeline.video_stream import best_stream, open_video
 from tests.examples import encode_settings
 from tests.videos import quadrants, set_display_matrix, steady, write_video
 
+pytestmark = pytest.mark.gpu
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show. `python tests/gpu/run.py` runs these and the loss's figures there."""
+"""What only a GPU can show. `python -m tests.gpu.run` runs these and the loss's figures there."""
 
 from __future__ import annotations
 
