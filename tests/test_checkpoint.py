@@ -54,20 +54,31 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path, caplog, damage):
     assert f"{newest} is damaged and skipped" in caplog.text
 
 
+@pytest.mark.parametrize("saved", [60, 105, 150])
 @pytest.mark.parametrize("keep", [1, 2])
-def test_a_save_after_damage_removes_the_damaged_and_never_itself(tmp_path, caplog, keep):
+def test_a_save_after_damage_removes_the_damaged_and_never_itself(tmp_path, caplog, keep, saved):
+    """Whether it is of an earlier step than the damaged ones, or of a later one."""
     for step in (40, 50, 100, 110):
         save_checkpoint(tmp_path, content(step), keep=9)
     for step in (100, 110):
         (tmp_path / f"step-{step:08d}.checkpoint").write_bytes(b"rotten")
     assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 50
     with caplog.at_level(logging.WARNING):
-        saved = save_checkpoint(tmp_path, content(60), keep=keep)
-    assert [int(path.name[5:13]) for path in checkpoints(tmp_path)] == [60, 50][:keep]
-    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 60
+        save_checkpoint(tmp_path, content(saved), keep=keep)
+    assert sorted(tmp_path.iterdir(), reverse=True) == checkpoints(tmp_path)
+    assert [int(path.name[5:13]) for path in checkpoints(tmp_path)] == [saved, 50][:keep]
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == saved
     for step in (100, 110):
-        line = f"step-{step:08d}.checkpoint, damaged and skipped before, is removed: {saved.name}"
+        line = f"step-{step:08d}.damaged, damaged and skipped before, is removed: step-{saved:08d}"
         assert line in caplog.text
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_files_of_later_steps_never_outlive_the_one_that_is_saved(tmp_path, keep):
+    """However they came there: the run did not go on from them."""
+    for step in (40, 50, 100, 110, 60):
+        save_checkpoint(tmp_path, content(step), keep=9 if step != 60 else keep)
+    assert [int(path.name[5:13]) for path in checkpoints(tmp_path)] == [60, 50][:keep]
 
 
 def test_without_a_good_checkpoint_there_is_nothing(tmp_path):

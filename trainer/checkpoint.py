@@ -32,6 +32,8 @@ from trainer.settings import TrainSettings
 MAGIC = CHECKPOINT.encode()
 TRAINER_VERSION = 2
 """Raise it when the same settings and data would train another model: old runs are left alone."""
+DAMAGED = ".damaged"
+"""Suffix of a checkpoint that a start has skipped."""
 _NAME = re.compile(r"step-(\d{8})\.checkpoint")
 
 logger = logging.getLogger(__name__)
@@ -114,7 +116,8 @@ def write_identity(folder: Path, identity: dict) -> None:
 def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
     """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`.
 
-    Files of later steps go first: the run would have gone on from them, had they been whole.
+    Those that a start skipped as damaged count for nothing and go too, as do files of later steps:
+    the run would have gone on from them, had they been whole.
 
     Raises:
         OSError: it cannot be written; the ones before it stay as they are.
@@ -134,10 +137,11 @@ def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
             " checkpoints before it are whole, and a new start goes on from the newest"
         ) from None
     others = [other for other in checkpoints(folder) if other != path]
-    for damaged in (other for other in others if other > path):
+    later = [other for other in others if other > path]
+    for damaged in [*later, *sorted(folder.glob(f"step-*{DAMAGED}"))]:
         logger.warning("%s, damaged and skipped before, is removed: %s stands", damaged, path.name)
         damaged.unlink()
-    for old in [other for other in others if other < path][max(keep - 1, 0) :]:
+    for old in others[len(later) :][max(keep - 1, 0) :]:
         old.unlink()
     return path
 
@@ -148,13 +152,17 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path) -> bytes:
-    """The bytes of the newest good checkpoint, empty if there is none; bad ones are named."""
+    """The bytes of the newest good checkpoint, empty if there is none.
+
+    Damaged ones are named and get another suffix, so that none is ever kept in place of a good one.
+    """
     for path in checkpoints(folder):
         data = path.read_bytes()
         if _payload(data) is not None:
             logger.info("resuming from %s", path)
             return data
-        logger.warning("%s is damaged and skipped", path)
+        aside = path.rename(path.with_suffix(DAMAGED))
+        logger.warning("%s is damaged and skipped: it is %s up to the next save", path, aside.name)
     return b""
 
 
