@@ -28,7 +28,7 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.settings import read_settings
 from pipeline.formats.shard import IndexRow, ShardIndex, read_index
-from pipeline.formats.tokenizer import encode_caption
+from pipeline.formats.tokenizer import tokenize
 from pipeline.formats.vocabulary import read_vocabulary
 from pipeline.settings import BagsSettings, VocabularySettings
 
@@ -96,6 +96,7 @@ def build_bags(
     counts["videos"], counts["captions"] = len(rows), len(arrays["cap_ids"])
     counts["clips"] = len(arrays["bag_idx"])
     _warn_of_late_captions(counts)
+    _warn_of_early_captions(rows, known)
     metadata = {"counts": dict(counts), "clips_by_bag_size": bag_sizes.tolist()}
     return Bags(**arrays, metadata=metadata)
 
@@ -128,6 +129,22 @@ def _warn_of_late_captions(counts: Counter[str]) -> None:
         )  # fmt: skip
 
 
+def _warn_of_early_captions(rows: list[IndexRow], known: list[KnownCaptions]) -> None:
+    """Seconds taken for milliseconds: all captions of most videos lie at the very start."""
+    many = [
+        (row.decoded_seconds, float(captions.stops_M.max()))
+        for row, captions in zip(rows, known, strict=True)
+        if len(captions.stops_M) >= 3 and row.decoded_seconds >= 5
+    ]
+    early = sum(stop < 0.01 * seconds for seconds, stop in many)
+    if early > len(many) / 2:
+        logger.warning(
+            "all captions of %d of %d videos end within the first hundredth of their video: look at"
+            " captions.unit (seconds or milliseconds)",
+            early, len(many),
+        )  # fmt: skip
+
+
 def _counts_of_others(by_video: dict[str, list], rows: list[IndexRow]) -> dict[str, int]:
     encoded = {row.video_id for row in rows}
     return {
@@ -148,13 +165,16 @@ def _known_captions(
     """The captions that begin before the picture ends and have a known word."""
     kept = []
     for caption in captions:
-        token_ids = encode_caption(caption.text, vocabulary, max_words)
+        words = tokenize(caption.text)
+        token_ids = [vocabulary[word] for word in words if word in vocabulary]
+        counts["words"] += len(words)
+        counts["words_not_in_vocabulary"] += len(words) - len(token_ids)
         if caption.start_seconds >= row.decoded_seconds:
             counts["captions_after_video_end"] += 1
         elif not token_ids:
             counts["captions_without_known_word"] += 1
         else:
-            kept.append((caption.start_seconds, caption.end_seconds, token_ids))
+            kept.append((caption.start_seconds, caption.end_seconds, token_ids[:max_words]))
     times = np.array([(start, stop) for start, stop, _ in kept], dtype=np.float64).reshape(-1, 2)
     return KnownCaptions(times[:, 0], times[:, 1], [token_ids for _, _, token_ids in kept])
 

@@ -125,8 +125,9 @@ def covered_seconds(spans: Iterator[tuple[str, float, float]]) -> float:
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(
+        prog="python -m pipeline.captions",
         description="A shard's caption files go in; one clean caption table comes out."
-        " With --summarize: the tables of all shards go in, their totals come out."
+        " With --summarize: the tables of all shards go in, their totals come out.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--plan", type=Path, help="the shard's list of caption sources")

@@ -22,7 +22,7 @@ IDLE_SHARE = 0.5
 ADVICE = {
     "decode": "decoding is the bottleneck: more run.encode.workers, or fewer frames, help",
     "reading": "reading the videos is the bottleneck (the disk, or CPUs that others use)",
-    "model": "the network is the bottleneck: a GPU, precision bfloat16 or more threads help",
+    "model": "the network is the bottleneck: a GPU, more threads or (of float32) bfloat16 help",
     "disk": "writing features is the bottleneck: look at the disk under results/shards",
 }
 

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 def main(argv: list[str] | None = None) -> None:
     """Run the stage."""
     parser = argparse.ArgumentParser(
-        description="Plan of a shard in; its manifest out: what ffprobe says of each video."
+        prog="python -m pipeline.manifest",
+        description="Plan of a shard in; its manifest out: what ffprobe says of each video.",
     )
     parser.add_argument("--plan", required=True, help="results/plan/{shard}.tsv")
     parser.add_argument("--settings", required=True, help="results/settings/manifest.json")

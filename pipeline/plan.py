@@ -56,6 +56,8 @@ def make_plan(
             belongs to a video, the captions are none, or a list is too large.
     """
     entries = read_videos(settings.videos)
+    if not entries:
+        raise ValueError(f"{settings.videos}: no usable video at all: a header and no row")
     now = Order([entry.video_id for entry in entries], settings.videos_per_shard)
     check_order(order, now, table=settings.videos, allow_reorder=allow_reorder)
     videos = stat_videos(entries)
@@ -104,8 +106,6 @@ def _size_and_time(path: str) -> tuple[int, int]:
 def _check_usable(table: str, videos: list[PlannedVideo]) -> None:
     if any(video.size_bytes >= 0 for video in videos):
         return
-    if not videos:
-        raise ValueError(f"{table}: no usable video at all: a header and no row")
     named = [video.path for video in videos if video.path]
     example = f", as {named[0]!r}" if named else ""
     raise ValueError(
@@ -225,7 +225,8 @@ def _write_lists(
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(
-        description="The videos table and the captions go in; the lists of each shard come out."
+        prog="python -m pipeline.plan",
+        description="The videos table and the captions go in; the lists of each shard come out.",
     )
     parser.add_argument("--settings", type=Path, required=True, help="frozen section `plan`")
     parser.add_argument("--output", type=Path, required=True, help="folder of the lists")

@@ -108,7 +108,8 @@ def make_vocabulary(summary: Path, captions: Path, settings: VocabularySettings)
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
     parser = argparse.ArgumentParser(
-        description="The clean captions of all shards go in; the words with token ids come out."
+        prog="python -m pipeline.vocabulary",
+        description="The clean captions of all shards go in; the words with token ids come out.",
     )
     parser.add_argument("--summary", type=Path, required=True, help="the captions' summary.json")
     parser.add_argument("--captions", type=Path, required=True, help="folder of caption tables")

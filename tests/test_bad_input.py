@@ -65,6 +65,10 @@ def refused(folder: Path, **sections) -> str:
         ({"train": {"epochs": 0}}, "train.epochs is 0, must be at least 1"),
         ({"bags": {"val_fraction": 1}}, "bags.val_fraction is 1, must be below 1"),
         ({"encode": {"sampling": "halfhertz"}}, "encode.sampling is 'halfhertz', did you mean"),
+        (
+            {"encode": {"encoder": "s4d"}},
+            "encode.encoder is 's4d', allowed: s3d, c3d, torchvision:NAME, or the package",
+        ),
         ({"encode": "s3d"}, "encode is 's3d', must be a section with keys below it: encoder, "),
         (
             {"encode": {"weights": "no.pth"}},
@@ -104,7 +108,7 @@ def test_keys_that_contradict_each_other_are_refused_before_any_shard(folder):
     plan_section = {"videos": "videos.csv", "captions": "captions.csv"}
     write_config(folder, plan=plan_section, train={"global_batch": 6, "clips_per_video": 4})
     run = snakemake(folder, status=1)
-    line = "global_batch 6 is not a multiple of clips_per_video 4"
+    line = "the config's section 'train': global_batch 6 is not a multiple of clips_per_video 4"
     assert any(line in said for said in run.text.splitlines())
     assert run.of("manifest", "captions", "encode") == []
 

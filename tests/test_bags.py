@@ -115,6 +115,8 @@ def test_what_is_left_out_is_counted(index):
         "clips_without_feature": 0,
         "videos": 2,
         "videos_without_captions": 0,
+        "words": 5,
+        "words_not_in_vocabulary": 3,
     }
 
 
@@ -123,6 +125,13 @@ def test_captions_in_another_unit_are_said(index, scale, said, caplog):
     build(index, [Caption("a.1", start * scale, (start + 1) * scale, "fry") for start in (1, 2, 3)])
     assert ("look at captions.unit" in caplog.text) == said
     assert ("3 captions start after the end of their video, 0 do not" in caplog.text) == said
+
+
+@pytest.mark.parametrize(("scale", "said"), [(1, False), (0.001, True)])
+def test_seconds_taken_for_milliseconds_are_said(index, scale, said, caplog):
+    build(index, [Caption("a.1", start * scale, (start + 1) * scale, "fry") for start in (1, 2, 3)])
+    line = "all captions of 1 of 1 videos end within the first hundredth of their video"
+    assert (line in caplog.text) == said
 
 
 def test_grid_clips_without_a_caption_are_dropped_and_counted(index):

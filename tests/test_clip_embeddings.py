@@ -44,3 +44,15 @@ def test_embeddings_are_made_once_and_again_for_another_model(tiny, caplog):
     save_tiny(tiny, other)
     run_search(tiny, "rice")
     assert caplog.text.count("embedding the clips") == 4
+
+
+def test_a_folder_that_is_not_ours_to_write_is_searched_all_the_same(tiny, caplog, monkeypatch):
+    def refused(path, *_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("trainer.clip_embeddings.write_embeddings", refused)
+    found = run_search(tiny, "egg")
+    assert "they are not kept ([Errno 13] Permission denied: " in caplog.text
+    assert not (tiny.root / "embeddings").exists()
+    monkeypatch.undo()
+    assert run_search(tiny, "egg")["hits"] == found["hits"]

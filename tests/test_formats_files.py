@@ -1,5 +1,6 @@
 """Whole or not at all."""
 
+import errno
 import json
 import os
 import signal
@@ -80,3 +81,13 @@ def test_json_that_is_none_is_named(tmp_path, text):
     (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"a\.json is not a JSON file"):
         read_json(tmp_path / "a.json")
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    def fill():
+        with whole_file(tmp_path / "model.pt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*model\.pt'"):
+        fill()
+    assert list(tmp_path.iterdir()) == []

@@ -37,6 +37,17 @@ def test_moved_and_deleted_rows_are_refused_unless_allowed(tmp_path, ids, messag
     check(tmp_path / "order.txt", ids, allow=True)
 
 
+def test_another_table_altogether_says_where_to_work(tmp_path):
+    path = tmp_path / "results/.plan/order.txt"
+    write_order(path, Order(["howto-00", "howto-01"], 2))
+    line = (
+        rf"videos.csv: none of its videos .* {tmp_path}/results was made from, as 'howto-00': work"
+    )
+    with pytest.raises(ValueError, match=line):
+        check(path, ["mine"])
+    check(path, ["mine"], allow=True)
+
+
 def test_shards_of_another_size_are_refused_unless_allowed(tmp_path):
     write_order(tmp_path / "order.txt", Order(["a", "b", "c"], 2))
     with pytest.raises(ValueError, match=r"videos_per_shard is 3 and was 2: .*allow_reorder"):

@@ -9,7 +9,7 @@ from pipeline.formats.bags import TRAIN
 from pipeline.formats.vocabulary import write_vocabulary
 from tests.synthetic_bags import NUM_WORDS, files_of, make_results, train_settings
 from trainer.bag_index import open_index
-from trainer.preflight import check_device, plan_run, read_words
+from trainer.preflight import check_device, plan_run, read_words, warn_of_data
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,18 @@ def test_batch_norm_is_for_one_rank_and_more_than_one_video(tmp_path):
     single = train_settings(norm="batch", global_batch=2, clips_per_video=2)
     with pytest.raises(ValueError, match="norm batch needs the clips of two videos in a step"):
         plan_run(index, single, 1)
+
+
+def test_what_would_show_hours_later_is_said_before(tmp_path, caplog):
+    index = open_index(files_of(make_results(tmp_path, videos_of_shards=(4,))))
+    warn_of_data(index, num_val=1)
+    assert caplog.messages == []
+    warn_of_data(index, num_val=0)
+    assert "no video is left to validate on" in caplog.messages[0]
+    index.bags[0].metadata["counts"] = {"words": 100, "words_not_in_vocabulary": 31}
+    warn_of_data(index, num_val=1)
+    assert "31 % of the captions' words are not in the vocabulary" in caplog.messages[1]
+    assert "snakemake -R vocabulary counts again" in caplog.messages[1]
 
 
 def test_words_come_in_the_order_of_their_ids_and_another_vocabulary_is_refused(tmp_path):

@@ -263,6 +263,16 @@ def test_killed_encode_after_a_settings_change_encodes_on_the_next_run(folder):
     assert [j for j in snakemake(folder, "--dry-run").jobs if j.startswith("encode")] == []
 
 
+def test_what_was_deleted_is_made_again(folder):
+    """Also a file on which everything hangs that is still there."""
+    (folder / "results/bags/00001.npz").unlink()
+    assert "bags 00001" in snakemake(folder, "--dry-run").jobs
+    (folder / "results/shards/00000.tar").unlink()
+    run = snakemake(folder)
+    assert run.of(*PER_SHARD) == ["bags 00000", "bags 00001", "encode 00000"]
+    assert snakemake(folder, "--dry-run").jobs == []
+
+
 def test_until_encode_refuses_to_leave_out_new_shards(folder):
     add_video(folder, 5)
     add_video(folder, 6)

@@ -5,6 +5,7 @@ Letters: C clips, D numbers of an embedding.
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +71,24 @@ def fresh_embeddings(opened: OpenModel, files: EmbeddingFiles) -> ClipEmbeddings
         if found.tags == _tags(opened, files):
             return found
     log.info("embedding the clips of %s", files.bags)
-    make_embeddings(opened, files)
-    return read_embeddings(files.vectors, files.index)
+    made = embed_shard(opened, files)
+    try:
+        write_embeddings(files.vectors, files.index, made)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        log.warning("they are not kept (%s): the next search embeds them again", error)
+        return made
+    return read_embeddings(files.vectors, files.index)  # mapped, for there may be many
 
 
 def make_embeddings(opened: OpenModel, files: EmbeddingFiles) -> None:
-    """Embed all clips of a shard and write them.
+    """Embed all clips of a shard and write them; raises as `embed_shard`."""
+    write_embeddings(files.vectors, files.index, embed_shard(opened, files))
+
+
+def embed_shard(opened: OpenModel, files: EmbeddingFiles) -> ClipEmbeddings:
+    """The embeddings of all clips of a shard.
 
     Raises:
         ValueError: the shard's features are of another recipe than the model's, the tar is cut, or
@@ -98,8 +111,7 @@ def make_embeddings(opened: OpenModel, files: EmbeddingFiles) -> None:
         )
     rows = [pair.row for pair in pairs]
     ids, starts, ends = ([getattr(r, n) for r in rows] for n in ("video_id", "start", "end"))
-    embeddings = ClipEmbeddings(vectors_CD, ids, starts, ends, _tags(opened, files))
-    write_embeddings(files.vectors, files.index, embeddings)
+    return ClipEmbeddings(vectors_CD, ids, starts, ends, _tags(opened, files))
 
 
 def clip_pairs(bags: Bags, shard: str) -> list[Pair]:

@@ -39,10 +39,11 @@ def stop_not_finite(run: Run, batch: Batch, what: str, *, everywhere: bool = Tru
         with whole_file(weights) as scratch:
             torch.save({name: v.cpu() for name, v in run.model.state_dict().items()}, scratch)
     write_json(path, content)
+    low = "" if settings.precision == "fp32" else f", or precision {settings.precision}"
     line = (
         f"step {batch.step}: {what}; the weights are those of the step before. To find the cause:"
         f" python -m trainer.train --replay {path}. Usual causes: lr {settings.lr:g} too high,"
-        f" temperature {settings.temperature:g} too low, or precision bf16"
+        f" temperature {settings.temperature:g} too low{low}"
     )
     if everywhere:
         world.fail(line)

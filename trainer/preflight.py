@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from trainer.order import Schedule, schedule
 from trainer.settings import TrainSettings
 
 LOW_TEMPERATURE = 0.03
+MANY_UNKNOWN = 0.2
+"""A share of words without a token id that is worth a word."""
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +131,7 @@ def describe_run(data: StepData, num_ranks: int) -> float:
         "%d clips of %d videos to train on, %d clips of %d videos to validate, in %d shards",
         *counts[TRAIN], *counts[VAL], len(index.shards),
     )  # fmt: skip
+    warn_of_data(index, num_val=counts[VAL][1])
     used = data.epoch_videos(0)
     samples = int(np.minimum(index.clip_counts()[used], settings.clips_per_video).sum())
     logger.info(
@@ -166,6 +170,27 @@ def describe_run(data: StepData, num_ranks: int) -> float:
             settings.temperature, LOW_TEMPERATURE,
         )  # fmt: skip
     return chance
+
+
+def warn_of_data(index: BagIndex, *, num_val: int) -> None:
+    """Say now what would show hours later, or never."""
+    if not num_val:
+        logger.warning(
+            "no video is left to validate on, so a test without a list of clips"
+            " (evaluate.protocols) will fail after training: give some videos the split `val`, or"
+            " raise bags.val_fraction"
+        )
+    counts = Counter[str]()
+    for bags in index.bags:
+        counts.update(bags.metadata.get("counts", {}))
+    unknown, words = counts["words_not_in_vocabulary"], counts["words"]
+    if unknown > MANY_UNKNOWN * words:
+        logger.warning(
+            "%.0f %% of the captions' words are not in the vocabulary, which was counted over other"
+            " captions or cut short: snakemake -R vocabulary counts again; vocabulary.max_words and"
+            " min_count say how many are kept",
+            100 * unknown / words,
+        )  # fmt: skip
 
 
 def _describe_first_step(data: StepData, num_ranks: int) -> float:

@@ -59,7 +59,8 @@ def replay(path: str | Path) -> str:
     ):
         model = _model(replace(settings, **changes), index, len(words), state)
         found[title] = first_not_finite(model, batch)
-        lines.append(f"{title}: {found[title] or 'everything is finite'}")
+        if changes != PLAIN or settings.precision != "fp32":  # else it was said above
+            lines.append(f"{title}: {found[title] or 'everything is finite'}")
     bounds = _bounds(index, batch)
     lines.append(f"bag files: {bounds or 'within their bounds'}")
     return "\n".join([*lines, _conclusion(list(found.values()), bounds)]) + "\n"

@@ -28,6 +28,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(scratch, path)
         _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno and error.filename is None:  # as of a full disk
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
     finally:
         scratch.unlink(missing_ok=True)
 

@@ -47,6 +47,13 @@ def check_order(path: Path, order: Order, *, table: str, allow_reorder: bool) ->
     if allow_reorder or not path.exists():
         return
     before = read_order(path)
+    if order.video_ids and not set(before.video_ids) & set(order.video_ids):
+        raise ValueError(
+            f"{table}: none of its videos is among those that {path.parent.parent} was made from,"
+            f" as {before.video_ids[0]!r}: work in a folder of its own (`snakemake --directory"
+            " DIR`), move the old results away, or replace them with run.allow_reorder: true"
+            " (--allow-reorder)"
+        )
     if before.videos_per_shard != order.videos_per_shard:
         raise ValueError(
             f"plan.videos_per_shard is {order.videos_per_shard} and was {before.videos_per_shard}:"

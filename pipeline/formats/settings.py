@@ -24,8 +24,10 @@ _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
 
 
-def read_settings(cls: type[Settings], path: str | Path) -> Settings:
+def read_settings(cls: type[Settings], path: str | Path, *, where: str | None = None) -> Settings:
     """Read the settings dataclass `cls` from a JSON object with exactly its fields.
+
+    `where` names the origin in errors; by itself it is the path.
 
     Raises:
         ValueError: the file names an unknown key, lacks one, or a value is refused by `cls`.
@@ -33,7 +35,7 @@ def read_settings(cls: type[Settings], path: str | Path) -> Settings:
     values = read_json(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold a JSON object, found {type(values).__name__}")
-    return settings_from(cls, values, where=str(path))
+    return settings_from(cls, values, where=where or str(path))
 
 
 def settings_from(cls: type[Settings], values: dict, *, where: str) -> Settings:
@@ -66,7 +68,8 @@ def check_section(sections: dict[str, type], argv: list[str] | None, *, prog: st
     parser.add_argument("section", choices=sorted(sections))
     parser.add_argument("file", help="the section, as results/settings/{section}.json holds it")
     arguments = parser.parse_args(argv)
-    read_settings(sections[arguments.section], arguments.file)
+    section = arguments.section
+    read_settings(sections[section], arguments.file, where=f"the config's section {section!r}")
 
 
 def _check_type(name: str, value: object, kind: object) -> None:

@@ -37,6 +37,8 @@ def read_tensors(
         raise
     except _BROKEN as error:
         why = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, UnpicklingError):  # torch advises to run what is in it
+            why = "it is none, or holds more than tensors, texts and numbers"
         raise ValueError(f"{where or source} is not a whole {what}: {why}") from None
 
 

@@ -128,8 +128,9 @@ def _rows(before: bytes, new: Iterable[tuple[str, str]]) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Command line of the tool."""
     parser = argparse.ArgumentParser(
+        prog="python -m pipeline.tools.catalog",
         description="A folder of videos, or the ids of captions, goes in; the videos table comes"
-        " out, extended if it exists."
+        " out, extended if it exists.",
     )
     parser.add_argument("--root", type=Path, required=True, help="folder of the video files")
     parser.add_argument("--captions", help="take the ids of this folder, table or JSON file")

@@ -197,7 +197,8 @@ def recipe_of(arguments: argparse.Namespace) -> Recipe:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Features as one file per video in, shards out; or the other way round."
+        prog="python -m pipeline.tools.convert",
+        description="Features as one file per video in, shards out; or the other way round.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     into = commands.add_parser("import", help="from one file per video into shards")

@@ -191,7 +191,8 @@ def network_speed(windows: list[np.ndarray], encoder: Encoder, batch: int, threa
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="A videos table and settings in; hours and bytes of encoding it all out."
+        prog="python -m pipeline.tools.estimate",
+        description="A videos table and settings in; hours and bytes of encoding it all out.",
     )
     parser.add_argument("--videos", type=Path, required=True, help="the videos table")
     parser.add_argument("--settings", type=Path, required=True, help="results/settings/encode.json")

@@ -209,7 +209,8 @@ def verify(shards: Path, plan: Path | None, *, fast: bool) -> Iterator[tuple[Pat
 def main(argv: list[str] | None = None) -> None:
     """Command line of the tool."""
     parser = argparse.ArgumentParser(
-        description="Feature shards go in; a line for each fault comes out, with its remedy."
+        prog="python -m pipeline.tools.verify",
+        description="Feature shards go in; a line for each fault comes out, with its remedy.",
     )
     parser.add_argument("--shards", type=Path, required=True, help="the folder of the shards")
     parser.add_argument("--plan", type=Path, help="check the shards that this folder plans")

@@ -17,7 +17,7 @@ rule bags:
     conda:
         "../../environment.yml"
     params:
-        version=1,
+        version=2,
     shell:
         "logged {log} python -m pipeline.bags --plan {input.plan} --index {input.index}"
         " --captions {input.captions} --vocabulary {input.vocabulary}"

@@ -22,6 +22,15 @@ def check_config():
             f"plan.videos is {config['plan']['videos']!r}, which is no file: make the table of a"
             " folder's videos with `python -m pipeline.tools.catalog`"
         )
+    for key, file in [
+        *((f"plan.{k}", config["plan"][k]) for k in ("videos", "captions")),
+        *named_files(),
+    ]:
+        if BRACES & set(file):
+            raise WorkflowError(
+                f"{key} is {file!r}: Snakemake takes braces for wildcards; name a path without"
+                " them, such as a link"
+            )
     for key, file in named_files():
         if not os.path.isfile(file):
             raise WorkflowError(
@@ -78,6 +87,7 @@ def config_fault(fault):
         "maximum": f"must be at most {fault.validator_value}",
         "exclusiveMinimum": f"must be above {fault.validator_value}",
         "exclusiveMaximum": f"must be below {fault.validator_value}",
+        "pattern": f"allowed: {fault.schema.get('description', fault.message)}",
     }.get(fault.validator, fault.message)
     if fault.validator == "enum":
         allowed = did_you_mean(fault.instance, fault.validator_value) + allowed

@@ -23,6 +23,7 @@ STAGE_FILES = {
     "embeddings": "results/embeddings/{shard}.npy",
 }
 KNOWN_SHARDS = set()
+BRACES = set("{}")
 DEMO_FOLDER = "results/demo"
 DEMO_ROWS = 1000
 
@@ -95,7 +96,8 @@ def watched_files(wildcards):
         files += sorted(texts) if len(texts) <= limit else []
     else:
         files.append(str(captions))
-    return files
+    # Snakemake takes braces for wildcards, and knows no way to say otherwise.
+    return [file for file in files if not BRACES & set(file)]
 
 
 def planned_shards():
