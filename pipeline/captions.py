@@ -33,6 +33,7 @@ from pipeline.formats.caption_sources import (
 from pipeline.formats.caption_summary import CaptionSummary, write_caption_summary
 from pipeline.formats.captions import SCHEMA, VERSION, write_captions
 from pipeline.formats.files import sha256_of_file
+from pipeline.formats.names import again
 from pipeline.formats.parquet import read_table
 from pipeline.formats.plan import PlannedCaptions, read_planned_captions
 from pipeline.formats.settings import read_settings
@@ -81,7 +82,7 @@ def _read_by_video(source: PlannedCaptions, counts: Counter[str]) -> Iterator[li
 def _read_part(path: str) -> Iterator[list[RawCaption]]:
     """Yield a table part's rows by video; the part of a shard fits into memory."""
     if not Path(path).exists():
-        raise FileNotFoundError(f"{path} is gone, and the plan wrote it: run -R plan")
+        raise FileNotFoundError(f"{path} is gone, and the plan wrote it: {again('plan')}")
     by_video: dict[str, list[RawCaption]] = {}
     for row in iterate_captions(path):
         by_video.setdefault(row.video_id, []).append(row)
@@ -92,7 +93,7 @@ def summarize(plan: Path, captions: Path) -> CaptionSummary:
     """Total the caption tables in `captions` over the shards that the folder `plan` lists."""
     names = sorted(path.stem for path in plan.glob("*.tsv"))
     if not names:
-        raise FileNotFoundError(f"{plan} lists no shards: run -R plan")
+        raise FileNotFoundError(f"{plan} lists no shards: {again('plan')}")
     counts: Counter[str] = Counter()
     shards: dict[str, str] = {}
     videos = total = 0

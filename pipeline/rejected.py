@@ -17,6 +17,7 @@ from pathlib import Path
 from pipeline.cli import run
 from pipeline.formats.files import write_csv
 from pipeline.formats.manifest import ManifestRow, read_manifest
+from pipeline.formats.names import again
 from pipeline.formats.shard import read_index
 
 HEADER = ["video_id", "path", "stage", "reason", "message"]
@@ -38,7 +39,9 @@ def rejected_rows(plan: Path, manifests: Path, shards: Path) -> Iterator[tuple[s
                 raise FileNotFoundError(f"{path} is missing: run the rule {rule}")
         manifest, index = read_manifest(manifest_path), read_index(index_path).rows
         if [row.video_id for row in manifest] != [row.video_id for row in index]:
-            raise ValueError(f"{index_path} lists other videos than {manifest_path}: run -R encode")
+            raise ValueError(
+                f"{index_path} lists other videos than {manifest_path}: {again(index_path)}"
+            )
         for row, found in zip(manifest, index, strict=True):
             if not row.accepted:
                 yield _row(row, "manifest", row.reason, row.error_message)

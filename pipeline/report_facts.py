@@ -15,6 +15,7 @@ from pipeline.formats import manifest, shard
 from pipeline.formats.bags import TRAIN, VAL, read_bags
 from pipeline.formats.caption_summary import CaptionSummary, read_caption_summary
 from pipeline.formats.files import read_json
+from pipeline.formats.names import again
 from pipeline.formats.parquet import read_table
 from pipeline.formats.recipe import Recipe
 
@@ -190,7 +191,7 @@ def _metrics(path: Path) -> list[dict]:
     try:
         return [json.loads(line) for line in lines]
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not whole: {error}: run -R train") from None
+        raise ValueError(f"{path} is not whole: {error}: {again('train')}") from None
 
 
 def _tests(results: Path) -> list[dict]:

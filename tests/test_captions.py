@@ -116,7 +116,7 @@ def test_a_part_that_vanished_stops_the_shard_in_one_line(tmp_path, clean):
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "part.csv is gone" in result.stderr
-    assert "run -R plan" in result.stderr
+    assert "--forcerun plan" in result.stderr
     assert not (tmp_path / "out.parquet").exists()
 
 

@@ -45,7 +45,7 @@ def test_a_changed_time_changes_the_bytes(tmp_path):
 @pytest.mark.parametrize("text", ["", "video_id,path\n", "#bagpipe-plan-1\tpath"])
 def test_foreign_and_cut_files_are_refused(tmp_path, read, text):
     (tmp_path / "0").write_text(text)
-    with pytest.raises(ValueError, match="run -R plan"):
+    with pytest.raises(ValueError, match="--forcerun plan"):
         read(tmp_path / "0")
 
 
@@ -61,7 +61,7 @@ def test_a_size_that_is_no_number_is_named(tmp_path, number):
     write_planned_videos(tmp_path / "0.tsv", VIDEOS)
     text = (tmp_path / "0.tsv").read_text()
     (tmp_path / "0.tsv").write_text(text.replace("\t12\t", f"\t{number}\t"))
-    with pytest.raises(ValueError, match=r"0\.tsv: .* is not a whole number: run -R plan"):
+    with pytest.raises(ValueError, match=r"0\.tsv: .* is not a whole number: run .*--forcerun plan"):
         read_planned_videos(tmp_path / "0.tsv")
 
 

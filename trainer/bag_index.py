@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.formats.bags import Bags, read_bags
+from pipeline.formats.names import again
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class BagIndex:
         if ids_NL.size and not 0 <= ids_NL.min() <= ids_NL.max() <= size:
             raise ValueError(
                 f"token ids span [{ids_NL.min()}, {ids_NL.max()}], allowed: [0, {size}]:"
-                " run snakemake --cores N --forcerun bags"
+                f" {again('bags')}"
             )
 
 
@@ -200,7 +201,7 @@ def files_of_plan(plan: Path, bags: Path, shards: Path) -> list[ShardFiles]:
     """The files of every shard of the plan folder; other files in the folders do not count."""
     names = sorted(path.stem for path in plan.glob("*.tsv"))
     if not names:
-        raise FileNotFoundError(f"{plan} holds no plan: run snakemake --cores N --forcerun plan")
+        raise FileNotFoundError(f"{plan} holds no plan: {again('plan')}")
     return [ShardFiles(bags / f"{name}.npz", shards / f"{name}.tar") for name in names]
 
 
@@ -214,14 +215,9 @@ def open_index(shards: list[ShardFiles], bad: frozenset[int] = frozenset()) -> B
     bags = []
     for files in shards:
         if not files.bags.exists():
-            raise FileNotFoundError(f"{files.bags} is missing: {rebuild_hint(files.bags)}")
+            raise FileNotFoundError(f"{files.bags} is missing: {again(files.bags)}")
         bags.append(read_bags(files.bags))
     return BagIndex(shards, bags, bad)
-
-
-def rebuild_hint(path: Path) -> str:
-    """The command that makes a result again."""
-    return f"run snakemake --cores N --forcerun {path}"
 
 
 def _bases(counts: list[int]) -> np.ndarray:

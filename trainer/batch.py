@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.formats.names import again
 from pipeline.formats.shard import read_features
-from trainer.bag_index import BagIndex, ClipFacts, rebuild_hint
+from trainer.bag_index import BagIndex, ClipFacts
 from trainer.model import CaptionWords, caption_words
 from trainer.negatives import CaptionKeys, ClipKeys
 
@@ -108,7 +109,7 @@ class FeatureReader:
         try:
             return read_features(self._files[tar].fileno(), offset, dim, start, count)
         except ValueError as error:
-            raise ValueError(f"{tar}: {error}; {rebuild_hint(tar)}") from None
+            raise ValueError(f"{tar}: {error}; {again(tar)}") from None
 
 
 def collate(
@@ -208,6 +209,6 @@ def _features(
     # float16 has 5 bits of exponent: damaged bytes are soon infinite or no number.
     for clip in np.flatnonzero(~np.isfinite(features_BTF).all(axis=(1, 2))).tolist():
         tar = index.shards[facts.shard_B[clip]].tar
-        fault = f"{tar}: features that are not finite; {rebuild_hint(tar)}"
+        fault = f"{tar}: features that are not finite; {again(tar)}"
         faults.setdefault(int(facts.video_B[clip]), fault)
     return features_BTF, mask_BT, tuple(Unreadable(*item) for item in faults.items())

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.formats.bags import Bags, bags_digest, read_bags
 from pipeline.formats.embeddings import ClipEmbeddings, read_embeddings, write_embeddings
 from pipeline.formats.files import sha256_of_file
-from pipeline.formats.names import video_id_of
+from pipeline.formats.names import again, video_id_of
 from pipeline.formats.recipe import Recipe
 from trainer.clip_list import TestRow
 from trainer.embed_pairs import embed_clips
@@ -63,9 +63,7 @@ def embedding_files(results: Path, shard: str) -> EmbeddingFiles:
 def fresh_embeddings(opened: OpenModel, files: EmbeddingFiles) -> ClipEmbeddings:
     """The shard's embeddings, made now where they are missing or of another model or other bags."""
     if not files.bags.exists():
-        raise FileNotFoundError(
-            f"{files.bags} is missing: run snakemake --cores N --forcerun {files.bags}"
-        )
+        raise FileNotFoundError(f"{files.bags} is missing: {again(files.bags)}")
     if files.vectors.exists() and files.index.exists():
         found = read_embeddings(files.vectors, files.index)
         if found.tags == _tags(opened, files):

@@ -16,6 +16,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from pipeline.formats.bags import TRAIN
+from pipeline.formats.names import again
 from trainer.bag_index import BagIndex, ShardFiles, open_index
 from trainer.batch import Batch, Fault, collate
 from trainer.order import Schedule, drawn_clips, epoch_order, rank_slice
@@ -100,15 +101,13 @@ def check_owners(batch: Batch, videos: np.ndarray, own: np.ndarray) -> None:
     if twice_B.any():
         clip = int(clips_B[int(np.argmax(twice_B))])
         raise ValueError(
-            f"step {batch.step}: the bag of clip {clip} holds a caption twice:"
-            " run snakemake --cores N --forcerun bags"
+            f"step {batch.step}: the bag of clip {clip} holds a caption twice: {again('bags')}"
         )
     foreign_N = ~np.isin(batch.caption_keys_N4[:, 0].numpy(), own)
     if foreign_N.any():
         caption = int(batch.caption_ids_N[int(np.argmax(foreign_N))])
         raise ValueError(
-            f"step {batch.step}: a bag holds caption {caption} of another video:"
-            " run snakemake --cores N --forcerun bags"
+            f"step {batch.step}: a bag holds caption {caption} of another video: {again('bags')}"
         )
 
 

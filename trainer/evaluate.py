@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.formats.files import sha256_of_file, write_json
+from pipeline.formats.names import again
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
 from pipeline.formats.tags import RETRIEVAL
@@ -69,7 +70,7 @@ def check_vocabulary(content: dict, vocabulary: dict[str, int], path: Path) -> N
     if content["vocabulary"] != list(vocabulary):
         raise ValueError(
             f"the model was trained with another vocabulary ({len(content['vocabulary'])} words)"
-            f" than {path} ({len(vocabulary)} words): run -R train"
+            f" than {path} ({len(vocabulary)} words): {again('train')}"
         )
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.formats.files import whole_file
+from pipeline.formats.names import again
 from pipeline.formats.settings import settings_from
 from pipeline.formats.tags import MODEL
 from pipeline.formats.tensors import check_sums, read_tensors
@@ -192,7 +193,7 @@ def _check_shapes(state: dict, settings: TrainSettings, sizes: dict) -> None:
 def read_model(path: str | Path) -> dict:
     """The content of a model.pt; a cut or foreign file raises `ValueError`."""
     if not Path(path).exists():
-        raise FileNotFoundError(f"{path} is missing: run snakemake --cores N --forcerun train")
+        raise FileNotFoundError(f"{path} is missing: {again('train')}")
     check_sums(path, what="model file")
     content = read_tensors(path, what="model file")
     if not isinstance(content, dict) or content.get("format") != MODEL:

@@ -11,6 +11,7 @@ import torch
 
 from pipeline.formats.bags import TRAIN, VAL
 from pipeline.formats.files import sha256_of_file
+from pipeline.formats.names import again
 from pipeline.formats.vocabulary import read_vocabulary
 from trainer.bag_index import BagIndex
 from trainer.batch import Batch, collate, unpack_captions, unpack_clips
@@ -33,10 +34,7 @@ def read_words(path: str | Path, index: BagIndex) -> list[str]:
     """The vocabulary's words in id order; another vocabulary than the bags' raises `ValueError`."""
     words = list(read_vocabulary(path))
     if sha256_of_file(path) != index.metadata["vocabulary_sha256"]:
-        raise ValueError(
-            f"{path} is not the vocabulary of {index.shards[0].bags}:"
-            " run snakemake --cores N --forcerun bags"
-        )
+        raise ValueError(f"{path} is not the vocabulary of {index.shards[0].bags}: {again('bags')}")
     return words
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.formats.files import sha256_of_file, write_json
+from pipeline.formats.names import again
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import IndexRow, read_features, read_index
 from pipeline.formats.tags import PROBE
@@ -190,11 +191,11 @@ def open_shards(plan: Path, shards: Path) -> tuple[dict[str, list[IndexRow]], Re
     """The indexes of the plan's shards, which must be of one recipe."""
     names = sorted(path.stem for path in plan.glob("*.tsv"))
     if not names:
-        raise FileNotFoundError(f"{plan} holds no plan: run snakemake --cores N --forcerun plan")
+        raise FileNotFoundError(f"{plan} holds no plan: {again('plan')}")
     indexes = {name: read_index(shards / f"{name}.parquet") for name in names}
     recipes = {index.recipe.identity: index.recipe for index in indexes.values()}
     if len(recipes) > 1:
-        raise ValueError(f"{shards} holds features of {len(recipes)} recipes: run -R encode")
+        raise ValueError(f"{shards} holds features of {len(recipes)} recipes: {again('encode')}")
     return {name: index.rows for name, index in indexes.items()}, next(iter(recipes.values()))
 
 

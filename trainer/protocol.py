@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.formats.bags import VAL, Bags, read_bags
 from pipeline.formats.files import digest_of
-from pipeline.formats.names import video_id_of
+from pipeline.formats.names import again, video_id_of
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import IndexRow, read_index
 from pipeline.formats.tokenizer import encode_caption
@@ -217,7 +217,8 @@ def check_shard(tar: Path, tar_bytes: int, found: Recipe, expected: Recipe) -> N
             if ours[name] != theirs[name]
         )
         raise ValueError(
-            f"{tar} holds features of another recipe than the model's ({differing}): run -R train"
+            f"{tar} holds features of another recipe than the model's ({differing}):"
+            f" {again('train')}"
         )
     if not tar.is_file() or tar.stat().st_size != tar_bytes:
-        raise ValueError(f"{tar} is missing or has not the size of its index: run -R encode")
+        raise ValueError(f"{tar} is missing or has not the size of its index: {again(tar)}")

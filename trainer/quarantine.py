@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipeline.formats.bags import TRAIN
 from pipeline.formats.files import sha256_of_file, write_json
+from pipeline.formats.names import again
 from pipeline.formats.shard import read_index_facts
 from trainer.bag_index import BagIndex, ShardFiles
 from trainer.batch import Unreadable
@@ -142,12 +143,11 @@ def examine(index: BagIndex, numbers: range, *, hash_all: bool) -> list[BadShard
         files, bags = index.shards[number], index.bags[number]
         if not bags.num_clips:
             continue
-        reason, target = _foreign(bags.metadata, usual) or (None, None)
-        if reason is None:
-            reason, target = _damage(files, bags.metadata, hash_all=hash_all), str(files.tar)
-        if reason:
-            command = f"run snakemake --cores N --forcerun {target}"
-            bad.append(BadShard(number, str(files.tar), reason, command))
+        fault = _foreign(bags.metadata, usual)
+        if fault is None and (reason := _damage(files, bags.metadata, hash_all=hash_all)):
+            fault = reason, str(files.tar)
+        if fault is not None:
+            bad.append(BadShard(number, str(files.tar), fault[0], again(fault[1])))
     return bad
 
 

@@ -19,6 +19,7 @@ import torch
 
 from pipeline.formats.bags import check_bags
 from pipeline.formats.files import read_json
+from pipeline.formats.names import again
 from pipeline.formats.settings import settings_from
 from pipeline.formats.tensors import read_tensors
 from trainer.bag_index import BagIndex, files_of_plan, open_index
@@ -161,7 +162,7 @@ def _bounds(index: BagIndex, batch: Batch) -> str | None:
 def _conclusion(found: list[str | None], bounds: str | None) -> str:
     as_it_was, plain, warm = found
     if bounds:
-        return "conclusion: a bag file is damaged; run snakemake --cores N --forcerun bags"
+        return f"conclusion: a bag file is damaged; {again('bags')}"
     if as_it_was == "the features":
         return "conclusion: a shard is damaged; set run.train.verify_shards: true to find it"
     if as_it_was and as_it_was.startswith("the weight"):

@@ -24,6 +24,7 @@ import torch
 from pipeline.formats.bags import Bags, read_bags
 from pipeline.formats.embeddings import ClipEmbeddings
 from pipeline.formats.files import write_json
+from pipeline.formats.names import again
 from pipeline.formats.tags import SEARCH
 from pipeline.formats.tokenizer import encode_caption, tokenize
 from trainer.cli import run
@@ -157,7 +158,7 @@ def check_vocabulary(opened: OpenModel, library: Library) -> None:
     if words != list(library.vocabulary):
         raise ValueError(
             f"the model was trained with another vocabulary ({len(words)} words) than"
-            f" {library.results}/vocabulary.txt ({len(library.vocabulary)} words): run -R train"
+            f" {library.results}/vocabulary.txt ({len(library.vocabulary)} words): {again('train')}"
         )
 
 

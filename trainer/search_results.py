@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.formats.bags import read_bags
 from pipeline.formats.captions import Caption, read_captions
-from pipeline.formats.names import sample_key, video_id_of
+from pipeline.formats.names import again, sample_key, video_id_of
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.tokenizer import encode_caption
 from pipeline.formats.vocabulary import read_vocabulary
@@ -61,8 +61,8 @@ class Library:
         if not texts:
             raise ValueError(
                 f"{self.results}/captions/{shard}.parquet lacks the caption of {video_id!r} at"
-                f" {start:g}-{end:g} s that bags/{shard}.npz holds: it is newer than the bags; run"
-                " snakemake --cores N --forcerun bags"
+                f" {start:g}-{end:g} s that bags/{shard}.npz holds: it is newer than the bags;"
+                f" {again('bags')}"
             )
         path = self.path_of(shard, video_id)
         return {"video_id": video_id, "path": path, "start": start, "end": end, "text": texts[0]}

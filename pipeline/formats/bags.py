@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.formats.arrays import BROKEN, num_bytes, read_header
 from pipeline.formats.files import digest_of, whole_file
 from pipeline.formats.mapped_files import let_go, map_file
+from pipeline.formats.names import again
 
 VERSION = "bags-1"
 ALIGNMENT = 64
@@ -119,11 +120,11 @@ def read_bags(path: str | Path) -> Bags:
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
+        raise ValueError(f"{path} is not a whole bag file ({error}): {again(path)}") from None
     metadata = _metadata(path, arrays)
     missing = [name for name in ARRAYS if name not in arrays]
     if missing:
-        raise ValueError(f"{path} lacks the arrays {', '.join(missing)}: run -R bags")
+        raise ValueError(f"{path} lacks the arrays {', '.join(missing)}: {again(path)}")
     bags = Bags(**{name: arrays[name] for name in ARRAYS}, metadata=metadata)
     check_bounds(bags, where=str(path))
     let_go(content)
@@ -138,7 +139,7 @@ def bags_digest(path: str | Path) -> str:
     except FileNotFoundError:
         raise
     except BROKEN as error:
-        raise ValueError(f"{path} is not a whole bag file ({error}): run -R bags") from None
+        raise ValueError(f"{path} is not a whole bag file ({error}): {again(path)}") from None
     return digest_of(members)
 
 
@@ -220,7 +221,7 @@ def _metadata(path: str | Path, arrays: dict[str, np.ndarray]) -> dict:
     except (ValueError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is not a bag file of this project") from None
     if version != VERSION:
-        raise ValueError(f"{path} holds format {version!r}, expected {VERSION!r}: run -R bags")
+        raise ValueError(f"{path} holds format {version!r}, expected {VERSION!r}: {again(path)}")
     return metadata
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pipeline.formats.files import read_json, write_json
+from pipeline.formats.names import again
 
 VERSION = "captions-summary-1"
 
@@ -35,7 +36,7 @@ def read_caption_summary(path: str | Path) -> CaptionSummary:
     """Read the summary; a foreign file raises `ValueError`."""
     value = read_json(path)
     if not isinstance(value, dict) or value.pop("version", None) != VERSION:
-        raise ValueError(f"{path} is not a {VERSION} file: run -R captions_summary")
+        raise ValueError(f"{path} is not a {VERSION} file: {again('captions_summary')}")
     if value.keys() != {field.name for field in fields(CaptionSummary)}:
-        raise ValueError(f"{path} is not a whole {VERSION} file: run -R captions_summary")
+        raise ValueError(f"{path} is not a whole {VERSION} file: {again('captions_summary')}")
     return CaptionSummary(**value)

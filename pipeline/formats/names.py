@@ -1,7 +1,9 @@
-"""Names of shards and samples: how ids from data become names that are safe in files and tars."""
+"""Names of shards and samples, safe in files and tars, and of the command that makes one again."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from urllib.parse import unquote
 
 SHARD_DIGITS = 5
@@ -29,3 +31,8 @@ def sample_key(video_id: str) -> str:
 def video_id_of(key: str) -> str:
     """The video id that `sample_key` made `key` from."""
     return unquote(key, errors="strict")
+
+
+def again(target: str | Path) -> str:
+    """How to make a stage (by its rule's name) or one file again, for the end of a message."""
+    return f"run snakemake --cores N --forcerun {shlex.quote(str(target))}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.formats.files import read_text_file, write_text
+from pipeline.formats.names import again
 
 VIDEOS_HEADER = "#bagpipe-plan-1\tpath\tsplit\tsize_bytes\tmtime_ns"
 CAPTIONS_HEADER = "#bagpipe-captions-1\tpath\tsize_bytes\tmtime_ns_or_sha256"
@@ -73,7 +74,7 @@ def read_planned_captions(path: str | Path) -> list[PlannedCaptions]:
 
 def _whole(path: str | Path, text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{path}: {text[:80]!r} is not a whole number: run -R plan")
+        raise ValueError(f"{path}: {text[:80]!r} is not a whole number: {again('plan')}")
     return int(text)
 
 
@@ -86,8 +87,10 @@ def _write_lines(path: str | Path, header: str, rows: list[str]) -> int:
 def _read_lines(path: str | Path, header: str, *, fields: int) -> list[list[str]]:
     lines = read_text_file(path).split("\n")
     if lines[0] != header or lines[-1] != "":
-        raise ValueError(f"{path} is not a whole {header.split(chr(9))[0][1:]} file: run -R plan")
+        raise ValueError(
+            f"{path} is not a whole {header.split(chr(9))[0][1:]} file: {again('plan')}"
+        )
     rows = [line.split("\t") for line in lines[1:-1]]
     if any(len(row) != fields for row in rows):
-        raise ValueError(f"{path}: every row needs {fields} fields: run -R plan")
+        raise ValueError(f"{path}: every row needs {fields} fields: {again('plan')}")
     return rows

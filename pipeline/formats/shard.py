@@ -22,7 +22,7 @@ from webdataset import TarWriter
 
 from pipeline.formats.arrays import read_header
 from pipeline.formats.files import sha256_of_file, whole_file
-from pipeline.formats.names import sample_key
+from pipeline.formats.names import again, sample_key
 from pipeline.formats.parquet import read_metadata, read_rows, write_table
 from pipeline.formats.recipe import Recipe
 
@@ -169,9 +169,9 @@ def _facts(path: str | Path, metadata: dict) -> dict:
         facts = {"recipe": Recipe.from_dict(metadata["recipe"])}
         facts |= {name: metadata[name] for name in kinds}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path} has damaged metadata ({error!r}): run -R encode") from None
+        raise ValueError(f"{path} has damaged metadata ({error!r}): {again(path)}") from None
     if odd := [name for name, kind in kinds.items() if not isinstance(facts[name], kind)]:
-        raise ValueError(f"{path} has damaged metadata ({odd[0]}): run -R encode")
+        raise ValueError(f"{path} has damaged metadata ({odd[0]}): {again(path)}")
     return facts
 
 

@@ -16,6 +16,7 @@ from pipeline.formats import captions, embeddings, manifest, shard
 from pipeline.formats.arrays import npz_names
 from pipeline.formats.bags import TRAIN, VAL, read_bags
 from pipeline.formats.files import sha256_of_file
+from pipeline.formats.names import again
 from pipeline.formats.order import HEADER as ORDER
 from pipeline.formats.order import read_order
 from pipeline.formats.parquet import describe_table
@@ -40,14 +41,14 @@ def of_shard(path: Path) -> Facts:
     """A tar of features, by the index beside it."""
     index_path = path.with_suffix(".parquet")
     if not index_path.exists():
-        raise ValueError(f"{path} has no index {index_path.name} beside it: run -R encode")
+        raise ValueError(f"{path} has no index {index_path.name} beside it: {again(path)}")
     index = shard.read_index(index_path)
     found = path.stat().st_size
     whole = found == index.tar_bytes and sha256_of_file(path) == index.tar_sha256
     if not whole:
         raise ValueError(
             f"{path} is not what its index says ({found:,} bytes, {index.tar_bytes:,} expected, or"
-            f" another sha256): run snakemake --cores N --forcerun {path}"
+            f" another sha256): {again(path)}"
         )
     facts = of_index(index_path)
     return facts | {"what": "feature shard", "health": "whole: size and sha256 as in the index"}
