@@ -47,7 +47,7 @@ START_SECONDS = 300.0
 What = tuple[Sampling, Geometry, int | None]
 """How all videos of a job are decoded: the last is the GPU, if one does it."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _OutOfTime(Exception):
@@ -178,7 +178,7 @@ class _Pool:
             worker = None
             if self.stopping.is_set():
                 return None
-            log.warning(
+            logger.warning(
                 "decoding %s ended its process (exit code %s), try %d of %d",
                 *(job.path, exit_code, attempt, TRIES),
             )

@@ -39,7 +39,7 @@ RGB = {
 }
 WEB_PAGE = "<!DOCTYPE html>\n<title>404</title>\n<p>This video is no longer available.</p>\n"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def render_videos(script_path: Path, videos_path: Path, output: Path) -> int:
@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     written = render_videos(options.script, options.videos, options.output)
-    log.info("wrote %d videos under %s", written, options.output)
+    logger.info("wrote %d videos under %s", written, options.output)
 
 
 if __name__ == "__main__":

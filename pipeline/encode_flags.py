@@ -10,7 +10,7 @@ from pipeline.decode_limits import USUAL_LIMITS, Limits
 
 AUTO = "auto"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def batch_size(text: str) -> int | str:
@@ -117,7 +117,7 @@ def _check(options: argparse.Namespace) -> None:
         if value != AUTO and value < low:
             raise ValueError(f"--{name.replace('_', '-')} is {value}, must be at least {low}")
     if not options.workers:
-        log.warning(
+        logger.warning(
             "--workers 0 decodes in this process, where nothing can end a video that hangs: its"
             " time budget (--video-timeout-seconds) is looked at between windows only; 1 or more"
             " keep it"

@@ -26,7 +26,7 @@ ADVICE = {
     "disk": "writing features is the bottleneck: look at the disk under results/shards",
 }
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class GpuTally:
@@ -42,7 +42,7 @@ class GpuTally:
         if not end.gpu_fault:
             return
         if not self.faults:
-            log.warning(
+            logger.warning(
                 "%s: NVDEC is not used (%s): the CPU decodes it, and others like it",
                 *(path, end.gpu_fault),
             )
@@ -110,7 +110,7 @@ class Progress:
             self.wall_seconds += event.wall_seconds
         if time.monotonic() - self.spoke >= EVERY_SECONDS:
             self.spoke = time.monotonic()
-            log.info("%s", self.text())
+            logger.info("%s", self.text())
 
     def text(self) -> str:
         """One line: how much of all is done, how long the rest will take, what holds it up."""

@@ -16,7 +16,7 @@ from pipeline.reuse import FeatureStore
 from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import EncodeRun, ShardEncoder
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def encode_shard(
@@ -63,7 +63,7 @@ def decoding_gpu(decoder: str, encoder: Encoder) -> int | None:
         return None
     gpu = encoder.device.index or 0
     if fault := nvdec_fault(gpu):
-        log.warning("NVDEC does not work here (%s): decoding on the CPU", fault)
+        logger.warning("NVDEC does not work here (%s): decoding on the CPU", fault)
         return None
     return gpu
 

@@ -25,7 +25,7 @@ FRAMES = 16
 howto100m-1s."""
 ANY_VIDEO = ManifestSettings(min_seconds=0.0, max_seconds=1e9, timeout_seconds=60.0, deny_list=None)
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def encode_table(
@@ -40,13 +40,13 @@ def encode_table(
     entries = read_videos(options.videos)
     settings = settings_of(options)
     if options.weights == "random":
-        log.warning("--weights is random: the features say nothing about the videos")
+        logger.warning("--weights is random: the features say nothing about the videos")
     encoder = load_encoder(settings, device, compiled=compiled)
     size = options.videos_per_shard
     for number, start in enumerate(range(0, len(entries), size)):
         rows = rows_of(entries[start : start + size], options.video_root, max(1, options.workers))
         name = shard_name(number)
-        log.info("shard %s: %s", name, summary(rows))
+        logger.info("shard %s: %s", name, summary(rows))
         outputs = (options.output / f"{name}.tar", options.output / f"{name}.parquet")
         encode_rows(rows, settings, encoder, outputs, run)
     warn_of_others(options.output, -(-len(entries) // size))
@@ -57,7 +57,7 @@ def warn_of_others(folder: Path, num_shards: int) -> None:
     ours = set(map(shard_name, range(num_shards)))
     others = sorted(path.stem for path in folder.glob("[0-9]*.tar") if path.stem not in ours)
     if others:
-        log.warning(
+        logger.warning(
             "%s also holds %s of a longer table or of other --videos-per-shard: remove what you do"
             " not want read (.tar and .parquet)", folder, ", ".join(others[:5]),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from pipeline.inspection import inspect_all, summary
 from pipeline.probe import find_ffprobe
 from pipeline.settings import ManifestSettings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     videos = read_planned_videos(arguments.plan)
     rows = inspect_all(videos, settings=settings, ffprobe=find_ffprobe(), workers=arguments.workers)
     write_manifest(arguments.output, rows)
-    log.info("%s", summary(rows))
+    logger.info("%s", summary(rows))
 
 
 if __name__ == "__main__":

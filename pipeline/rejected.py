@@ -22,7 +22,7 @@ from pipeline.formats.shard import read_index
 
 HEADER = ["video_id", "path", "stage", "reason", "message"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def rejected_rows(plan: Path, manifests: Path, shards: Path) -> Iterator[tuple[str, ...]]:
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     write_csv(options.output, HEADER, rows)
     counts = Counter(reason for _, _, _, reason, _ in rows)
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    log.info("%d videos without features%s", len(rows), f": {listed}" if rows else "")
+    logger.info("%d videos without features%s", len(rows), f": {listed}" if rows else "")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ PART, NUM_PARTS = "seconds_", 3
 """What metrics call the seconds of a step's parts; how many of them are shown."""
 DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def render(facts: Facts, title: str, results: Path, spread: Spread) -> str:
@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
         spread = Spread(nodes=args.nodes, ranks=args.ranks, gpus=args.gpus)
         page = render(facts, settings.title, args.results, spread)
     write_text(args.output, page)
-    log.info("wrote %s", args.output)
+    logger.info("wrote %s", args.output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pipeline.stills import StillDrawer
 SIZE = 144
 """Pixels on a side; drawn at two thirds of it, for sharp screens."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Pictures:
         try:
             picture = self.drawer.still(path, seconds, SIZE)
         except VideoFault as fault:
-            log.warning("no picture of %s: %s", path, fault.message)
+            logger.warning("no picture of %s: %s", path, fault.message)
             return ""
         return "data:image/jpeg;base64," + base64.b64encode(picture).decode("ascii")
 

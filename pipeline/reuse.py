@@ -29,7 +29,7 @@ from pipeline.formats.shard import (
     read_index,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class FeatureStore:
         try:
             return read_partial(self.partial, video_id, self.identity)
         except ValueError as error:
-            log.warning("%s; encoding it again", error)
+            logger.warning("%s; encoding it again", error)
             return None
 
     def _from_previous(self, video_id: str) -> EncodedVideo | None:
@@ -130,7 +130,7 @@ class FeatureStore:
         try:
             index = read_index(path)
         except ValueError as error:
-            log.warning("%s; encoding everything again", error)
+            logger.warning("%s; encoding everything again", error)
             return []
         if index.recipe.identity != self.identity:
             return []
@@ -146,10 +146,10 @@ class FeatureStore:
                     file.fileno(), row.offset, row.feature_dim, 0, row.num_vectors
                 )
         except (FileNotFoundError, ValueError) as error:
-            log.warning("%s: %s; encoding %r again", path, error, row.video_id)
+            logger.warning("%s: %s; encoding %r again", path, error, row.video_id)
             return None
         if zlib.crc32(features.tobytes()) != row.crc32:
-            log.warning("%s: features of %r are damaged; encoding it again", path, row.video_id)
+            logger.warning("%s: features of %r are damaged; encoding it again", path, row.video_id)
             return None
         return features
 

@@ -29,7 +29,7 @@ from pipeline.reuse import RETRY_ALL, FeatureStore, Retry
 from pipeline.settings import EncodeSettings
 from pipeline.verdicts import facts_of_decoded, facts_of_failed, facts_of_rejected, judged
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class ShardEncoder:
         assert not self.unfinished, "a decoded video lacks features"
         self._log_end([self.facts[job.number] for job in jobs])
         if gpu is not None and jobs:
-            log.info("%s", self.gpu_tally.text())
+            logger.info("%s", self.gpu_tally.text())
 
     @property
     def batch_size(self) -> int:
@@ -172,7 +172,7 @@ class ShardEncoder:
         else:
             del self.unfinished[number]
             self.facts[number] = facts_of_failed(self.rows[number], event)
-            log.warning("%s: %s: %s", self.rows[number].path, event.reason, event.message)
+            logger.warning("%s: %s: %s", self.rows[number].path, event.reason, event.message)
 
     def _settle(self) -> None:
         """Judge and keep every decoded video whose last features have come."""
@@ -188,7 +188,7 @@ class ShardEncoder:
         facts = judged(facts_of_decoded(row, end), row, self.settings)
         self.facts[number] = facts
         if facts.status != "encoded":
-            log.warning("%s: %s: %s", row.path, facts.reason, facts.error_message)
+            logger.warning("%s: %s: %s", row.path, facts.reason, facts.error_message)
             return
         if not np.isfinite(features).all():
             raise ValueError(
@@ -201,8 +201,8 @@ class ShardEncoder:
     def _log_end(self, tried: list[VideoFacts]) -> None:
         encoded = [facts for facts in tried if facts.status == "encoded"]
         failed = sum(facts.status == "failed" for facts in self.facts.values())
-        log.info("%d re-used, %d encoded, %d failed", self.num_reused, len(encoded), failed)
+        logger.info("%d re-used, %d encoded, %d failed", self.num_reused, len(encoded), failed)
         if encoded:
             seconds = sum(facts.decoded_seconds for facts in encoded)
-            log.info("%s", self.progress.speed(seconds))
-            log.info("%s", self.progress.verdict())
+            logger.info("%s", self.progress.speed(seconds))
+            logger.info("%s", self.progress.verdict())

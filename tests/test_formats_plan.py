@@ -61,7 +61,7 @@ def test_a_size_that_is_no_number_is_named(tmp_path, number):
     write_planned_videos(tmp_path / "0.tsv", VIDEOS)
     text = (tmp_path / "0.tsv").read_text()
     (tmp_path / "0.tsv").write_text(text.replace("\t12\t", f"\t{number}\t"))
-    with pytest.raises(ValueError, match=r"0\.tsv: .* is not a whole number: run .*--forcerun plan"):
+    with pytest.raises(ValueError, match=r"0\.tsv: .* is not a whole number: run snakemake"):
         read_planned_videos(tmp_path / "0.tsv")
 
 

@@ -22,7 +22,7 @@ from trainer.embed_pairs import embed_clips
 from trainer.model import TwoTowers, load_model
 from trainer.protocol import Pair, check_shard
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ def fresh_embeddings(opened: OpenModel, files: EmbeddingFiles) -> ClipEmbeddings
         found = read_embeddings(files.vectors, files.index)
         if found.tags == _tags(opened, files):
             return found
-    log.info("embedding the clips of %s", files.bags)
+    logger.info("embedding the clips of %s", files.bags)
     made = embed_shard(opened, files)
     try:
         write_embeddings(files.vectors, files.index, made)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        log.warning("they are not kept (%s): the next search embeds them again", error)
+        logger.warning("they are not kept (%s): the next search embeds them again", error)
         return made
     return read_embeddings(files.vectors, files.index)  # mapped, for there may be many
 

@@ -32,7 +32,7 @@ from trainer.protocol import Pair, Protocol, pairs_of_list, pairs_of_validation
 from trainer.retrieval import Ranks, facts_of, list_queries, rank_pairs
 from trainer.settings import EvaluateSettings, ProtocolSettings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def choose_protocol(
@@ -154,9 +154,9 @@ def tell(result: dict) -> None:
     """The numbers as log lines, the trained model's beside the baseline's and chance."""
     for direction in ("text_to_video", "video_to_text"):
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in result[direction].items())
-        log.info("%s of %d pairs: %s", direction, result["num_pairs"], numbers)
+        logger.info("%s of %d pairs: %s", direction, result["num_pairs"], numbers)
         base, chance = result["baseline"][direction]["R@10"], result["chance"]["R@10"]
-        log.info("%s, R@10: baseline %.3f, chance %.3f", direction, base, chance)
+        logger.info("%s, R@10: baseline %.3f, chance %.3f", direction, base, chance)
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

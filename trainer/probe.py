@@ -36,7 +36,7 @@ C_VALUES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 HELD_OUT = 5
 """Every so many training videos of a class choose C."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ def main(argv: list[str] | None = None) -> None:
     result = probe(args)
     write_json(args.output, result)
     for name, split in result["splits"].items():
-        log.info("%s: top-1 %.3f (C %g)", name, split["top1"], split["C"])
-    log.info("mean top-1 %.3f, chance %.3f", result["mean_top1"], result["chance"])
+        logger.info("%s: top-1 %.3f (C %g)", name, split["top1"], split["C"])
+    logger.info("mean top-1 %.3f, chance %.3f", result["mean_top1"], result["chance"])
 
 
 if __name__ == "__main__":

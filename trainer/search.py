@@ -32,7 +32,7 @@ from trainer.clip_embeddings import OpenModel, embedding_files, fresh_embeddings
 from trainer.nearest import ROWS_AT_ONCE, Scored, best_moments, best_rows, merge_best
 from trainer.search_results import Library, open_library, table
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def embed_query(opened: OpenModel, text: str) -> tuple[np.ndarray, list[str]]:
@@ -201,7 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     args = _arguments(argv)
     found = search(args)
     if found.get("unknown_words"):
-        log.warning("words that the model does not know: %s", ", ".join(found["unknown_words"]))
+        logger.warning("words that the model does not know: %s", ", ".join(found["unknown_words"]))
     if args.output:
         write_json(args.output, found)
     text = json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

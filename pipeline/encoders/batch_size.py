@@ -20,7 +20,7 @@ LARGEST = 256
 WORTH = 1.05
 """A larger batch must give so many times the clips a second."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def held_size(encoder: Encoder, window_shape: tuple[int, ...], path: Path) -> int:
@@ -55,7 +55,7 @@ def probed_size(encoder: Encoder, window_shape: tuple[int, ...], largest: int = 
         if not _room_for_twice(encoder.device):
             break
         size *= 2
-    log.info("batches of %d windows: %.2f clips/s with the network alone", best, best_rate)
+    logger.info("batches of %d windows: %.2f clips/s with the network alone", best, best_rate)
     return best
 
 

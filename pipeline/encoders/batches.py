@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.encoders.interface import Encoder
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Taker = list[np.ndarray]
 """Gets the [F] float16 rows of one video."""
@@ -97,7 +97,7 @@ class WindowBatch:
             )
         self.size //= 2
         self.feeder.free()
-        log.warning("out of memory: batches of %d windows from here on", self.size)
+        logger.warning("out of memory: batches of %d windows from here on", self.size)
 
 
 def _padded(windows_BTHWC: Tensor, size: int) -> Tensor:

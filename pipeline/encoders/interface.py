@@ -23,7 +23,7 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.pixels import Geometry
 from pipeline.settings import EncodeSettings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Encoder(Protocol):
@@ -113,7 +113,7 @@ def load_weights(network: Network, settings: EncodeSettings) -> str:
         encoder=settings.encoder,
         left_out=network.left_out,
     )
-    log.info("%s: sha256 %s", settings.weights, digest)
+    logger.info("%s: sha256 %s", settings.weights, digest)
     return digest
 
 

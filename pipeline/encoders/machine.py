@@ -20,7 +20,7 @@ from pipeline.formats.names import sample_key
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> str:
@@ -48,7 +48,7 @@ def take_gpu(names: list[str], folder: Path | None = None) -> int:
         for number, name in enumerate(names):
             if _hold(folder / f"bagpipe-{os.getuid()}-{sample_key(name)}-{sharers}.lock"):
                 if sharers:
-                    log.warning(
+                    logger.warning(
                         "all %d GPUs are taken by other jobs; sharing number %d with %d of them",
                         *(len(names), number, sharers),
                     )

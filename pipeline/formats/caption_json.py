@@ -27,7 +27,7 @@ _LONGEST_STRING = 1 << 24
 _FAULTS_NAMED = 10
 _NOTHING = (None, None, None)
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Times = tuple[object, object, object]
 """start, end and text as they stand in the file."""
@@ -73,7 +73,7 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
                 except ValueError as error:
                     faults += 1
                     if faults <= _FAULTS_NAMED:
-                        log.warning("no captions for video %r: %s: %s", video_id, path, error)
+                        logger.warning("no captions for video %r: %s: %s", video_id, path, error)
                     segments = [_NOTHING]
                 for segment in segments:
                     yield video_id, segment
@@ -84,7 +84,7 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
         except ValueError as error:
             raise ValueError(f"{path}, video {video_id!r}: {error}") from None
     if faults > _FAULTS_NAMED:
-        log.warning("no captions for %d videos of %s in all, for such reasons", faults, path)
+        logger.warning("no captions for %d videos of %s in all, for such reasons", faults, path)
 
 
 def segments_of(value: object) -> list[Times]:

@@ -45,7 +45,7 @@ from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.reuse import FeatureStore
 from pipeline.settings import FEATURE_DIMS
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Importer:
@@ -162,7 +162,7 @@ def _export(row: IndexRow, tar: BinaryIO, output: Path) -> bool:
     """Write one video's features; False where no file can bear its name."""
     target = array_path(output, row.video_id)
     if target is None:
-        log.warning("%r is left out: no file can have that name", row.video_id)
+        logger.warning("%r is left out: no file can have that name", row.video_id)
         return False
     array = read_features(tar.fileno(), row.offset, row.feature_dim, 0, row.num_vectors)
     if zlib.crc32(array.tobytes()) != row.crc32:
@@ -228,7 +228,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parse(argv)
     if arguments.command == "export":
         count = export_features(arguments.shards, arguments.output)
-        log.info("%d videos written to %s", count, arguments.output)
+        logger.info("%d videos written to %s", count, arguments.output)
         return
     if arguments.videos_per_shard < 1:
         raise ValueError(f"--videos-per-shard is {arguments.videos_per_shard}, must be at least 1")
@@ -244,7 +244,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.write(f"refused {line}\n")
     left = len(entries) - importer.num_imported - len(importer.refused)
     counts = importer.num_imported, len(importer.refused), left
-    log.info("%d videos imported, %d refused, %d without features", *counts)
+    logger.info("%d videos imported, %d refused, %d without features", *counts)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from pipeline.formats.shard import DTYPE, FEATURES_SUFFIX, IndexRow, ShardIndex,
 
 BLOCK = tarfile.BLOCKSIZE
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def check_shard(tar: Path, *, fast: bool) -> tuple[ShardIndex | None, list[str]]:
@@ -203,7 +203,7 @@ def verify(shards: Path, plan: Path | None, *, fast: bool) -> Iterator[tuple[Pat
         yield from ((tar, fault) for fault in faults)
     yield from faults_of_recipes(indexes)
     encoded = sum(row.encoded for index in indexes.values() for row in index.rows)
-    log.info("%d shards, %d videos with features", len(names), encoded)
+    logger.info("%d shards, %d videos with features", len(names), encoded)
 
 
 def main(argv: list[str] | None = None) -> None:
