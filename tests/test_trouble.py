@@ -66,6 +66,18 @@ def test_a_rank_that_dies_before_the_first_step_ends_the_others(tmp_path):
 
 
 @pytest.mark.timeout(120)
+def test_a_step_that_is_not_finite_is_not_tried_again_in_place(tmp_path):
+    """Another start would go on from the last checkpoint, only to end at the same step."""
+    results = results_with(tmp_path, lr=1e30, warmup_samples=0, grad_clip=1e30, normalize=False)
+    status, text = finish(launcher(results, 2, max_restarts=2), 100)
+    assert status == 1
+    assert "python -m trainer.train --replay" in last_line(text)
+    said = [line for line in text.splitlines() if "Usual causes: lr" in line]
+    assert len(said) == 2, "rank 0 says it once, and the launcher at the end"
+    assert text.count(" an epoch; ") == 1, "it began again"
+
+
+@pytest.mark.timeout(120)
 def test_a_killed_loader_process_ends_both_ranks_and_the_next_start_goes_on(tmp_path):
     results = results_with(tmp_path, **LONG)
     process = launcher(results, 2, workers=1, save_every=1, validate_every=0)

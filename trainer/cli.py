@@ -10,8 +10,11 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+FINAL = ".final"
+"""Suffix of the fault file's twin, which says that another start would end alike."""
 LOST_OTHERS = "lost the other ranks"
 """Words of a fault that follows from another rank's."""
 FAULT_FILE = "BAGPIPE_FAULT_FILE"
@@ -71,6 +74,24 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def forbid_restarts() -> None:
+    """Have ranks that torchrun starts again in place end at once: the fault is in the run."""
+    if path := os.environ.get(FAULT_FILE):
+        with suppress(OSError):
+            Path(path + FINAL).touch()
+
+
+def end_if_restarted_in_vain() -> None:
+    """End this rank where one of the start before told that another start would end alike."""
+    path = os.environ.get(FAULT_FILE)
+    if (
+        path
+        and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        and os.path.exists(path + FINAL)
+    ):
+        sys.exit(1)
 
 
 def tell_launcher(line: str) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from pipeline.formats.files import whole_file, write_json
 from trainer.batch import Batch
+from trainer.cli import forbid_restarts
 from trainer.run import Run
 
 INPUTS = ("plan", "bags", "shards", "vocabulary")
@@ -45,6 +46,7 @@ def stop_not_finite(run: Run, batch: Batch, what: str, *, everywhere: bool = Tru
         f" python -m trainer.train --replay {path}. Usual causes: lr {settings.lr:g} too high,"
         f" temperature {settings.temperature:g} too low{low}"
     )
+    forbid_restarts()
     if everywhere:
         world.fail(line)
     raise ValueError(f"rank {world.rank}: {line}")

@@ -25,7 +25,7 @@ from trainer.alarms import spread
 from trainer.arguments import parse, replay_path
 from trainer.batch import Batch, Fault
 from trainer.checkpoint import hold_folder, write_identity
-from trainer.cli import die_with_parent, speak_as
+from trainer.cli import die_with_parent, end_if_restarted_in_vain, speak_as
 from trainer.cli import run as run_command
 from trainer.data import load_steps
 from trainer.distributed import World
@@ -217,6 +217,7 @@ def join(arguments: argparse.Namespace) -> World:
     """Meet the other ranks; a rank ends with its launcher."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
+    end_if_restarted_in_vain()
     world = distributed.start(arguments.backend, arguments.timeout_seconds)
     speak_as(world.rank)
     on_gpu = world.device.type == "cuda"
