@@ -25,8 +25,6 @@ from pipeline.probe import check_file
 from pipeline.unshown import BrokenPromiseError
 from pipeline.video_stream import StreamReader, open_video
 
-__all__ = ["DecodeReport", "Geometry", "VideoReader"]
-
 
 class VideoReader:
     """One pass over one video.

@@ -67,7 +67,6 @@ def exchanges(world: World, _) -> dict:
         "sum": world.sum(torch.tensor([rank, 1.0])),
         "bytes": world.broadcast_bytes(b"abc" if world.first else None),
         "nothing": world.broadcast_bytes(b"" if world.first else None),
-        "json": world.broadcast_json({"rank": rank}),
         "agree": fail_on([]),
         "agree, one fails": fail_on([1]),
         "agree, all fail": fail_on(range(9)),
@@ -93,7 +92,6 @@ def test_exchanges_between_three_ranks(tmp_path):
         assert result["texts"] == ["", "ü", "üü"]
         assert result["sum"].tolist() == [3.0, 3.0]
         assert (result["bytes"], result["nothing"]) == (b"abc", b"")
-        assert result["json"] == {"rank": 0}
         assert result["agree"] == "'fine'"
         told = {
             "agree, one fails": f"testing failed on rank 1 on {HOST}: broken",

@@ -15,8 +15,9 @@ from pipeline.formats.files import write_json
 from pipeline.formats.recipe import PRESETS
 from pipeline.formats.shard import read_index
 from pipeline.formats.videos import read_videos
+from pipeline.pixels import Geometry
 from pipeline.tools.estimate import Cost, Sample, main, total
-from pipeline.video import Geometry, VideoReader
+from pipeline.video import VideoReader
 from tests.small_shards import SETTINGS, accepted, encode, outputs_in
 from tests.stand_ins import Means
 from tests.videos import steady, write_video

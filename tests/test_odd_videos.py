@@ -17,8 +17,9 @@ import pytest
 
 from pipeline.formats.manifest import VideoFault
 from pipeline.formats.recipe import Sampling
+from pipeline.pixels import Geometry
 from pipeline.probe import find_ffprobe, probe_video
-from pipeline.video import Geometry, VideoReader
+from pipeline.video import VideoReader
 from tests.videos import command_line
 
 pytestmark = pytest.mark.real

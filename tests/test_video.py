@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.formats.recipe import PRESETS, Sampling
 from pipeline.painter import Painter
-from pipeline.video import Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 from tests.video_oracles import assert_like_command_line, decode, every_slot, nearest, numbers
 from tests.videos import (
     command_line,

@@ -47,8 +47,9 @@ from pipeline.decode_pool import decode_all
 from pipeline.decoding import Failed, Job
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import PRESETS, Sampling
+from pipeline.pixels import Geometry
 from pipeline.probe import probe_video
-from pipeline.video import Geometry, VideoReader
+from pipeline.video import VideoReader
 from tests.video_oracles import assert_like_command_line, decode, nearest, numbers
 from tests.videos import command_line, cut, number_of, numbered, rot, steady, write_video
 
@@ -76,7 +77,8 @@ def child(code: str, *words: str | Path) -> list[int]:
 PEAK = """
 import sys
 from pipeline.formats.recipe import Sampling
-from pipeline.video import Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 def kilobytes(name):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(name))

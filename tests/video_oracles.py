@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.decoded import DecodeReport
 from pipeline.formats.manifest import VideoFault
 from pipeline.formats.recipe import Sampling
-from pipeline.video import DecodeReport, Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 from tests.videos import (
     command_line,
     number_of,

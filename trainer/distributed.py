@@ -6,7 +6,6 @@ initialised. Tensors on a GPU travel over NCCL; headers, keys and files over glo
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -117,10 +116,6 @@ class World:
         with self.exchange("broadcasting"):
             dist.broadcast(tensor, src=0, group=self.cpu_group)
         return bytes(buffer)
-
-    def broadcast_json(self, value: object) -> object:
-        """Rank 0's JSON value on every rank."""
-        return json.loads(self.broadcast_bytes(json.dumps(value).encode("utf-8")))
 
     def agree(self, work: Callable[[], Result], *, doing: str) -> Result:
         """Do `work` on every rank; when it fails on any, all stop, and rank 0 says why.

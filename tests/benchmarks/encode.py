@@ -32,9 +32,10 @@ from pipeline.encoders.s3d_weights import randomize
 from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.recipe import PRESETS
 from pipeline.formats.shard import read_index
+from pipeline.pixels import Geometry
 from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import EncodeRun
-from pipeline.video import Geometry, VideoReader
+from pipeline.video import VideoReader
 from tests.benchmarks.decode import make_video
 from tests.small_shards import SETTINGS, accepted, outputs_in
 from tests.stand_ins import Means

@@ -25,7 +25,8 @@ import webdataset
 
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_features, read_index, write_shard
-from pipeline.video import Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 from tests.benchmarks.decode import make_video
 from tests.examples import recipe
 

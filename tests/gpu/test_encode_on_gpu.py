@@ -16,7 +16,8 @@ from pipeline.encoders.machine import choose_device, machine_state
 from pipeline.formats.recipe import PRESETS
 from pipeline.nv12 import planes_of
 from pipeline.nvdec import nvdec_fault
-from pipeline.video import Geometry, VideoReader
+from pipeline.pixels import Geometry
+from pipeline.video import VideoReader
 from pipeline.video_stream import best_stream, open_video
 from tests.examples import encode_settings
 from tests.videos import quadrants, set_display_matrix, steady, write_video
