@@ -167,7 +167,7 @@ def _known_captions(
     for caption in captions:
         words = tokenize(caption.text)
         token_ids = [vocabulary[word] for word in words if word in vocabulary]
-        counts["words"] += len(words)
+        counts["words_of_captions"] += len(words)
         counts["words_not_in_vocabulary"] += len(words) - len(token_ids)
         if caption.start_seconds >= row.decoded_seconds:
             counts["captions_after_video_end"] += 1

@@ -115,7 +115,7 @@ def test_what_is_left_out_is_counted(index):
         "clips_without_feature": 0,
         "videos": 2,
         "videos_without_captions": 0,
-        "words": 5,
+        "words_of_captions": 5,
         "words_not_in_vocabulary": 3,
     }
 

@@ -44,7 +44,7 @@ def test_what_would_show_hours_later_is_said_before(tmp_path, caplog):
     assert caplog.messages == []
     warn_of_data(index, num_val=0)
     assert "no video is left to validate on" in caplog.messages[0]
-    index.bags[0].metadata["counts"] = {"words": 100, "words_not_in_vocabulary": 31}
+    index.bags[0].metadata["counts"] = {"words_of_captions": 100, "words_not_in_vocabulary": 31}
     warn_of_data(index, num_val=1)
     assert "31 % of the captions' words are not in the vocabulary" in caplog.messages[1]
     assert "snakemake -R vocabulary counts again" in caplog.messages[1]

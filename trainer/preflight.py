@@ -181,7 +181,7 @@ def warn_of_data(index: BagIndex, *, num_val: int) -> None:
     counts = Counter[str]()
     for bags in index.bags:
         counts.update(bags.metadata.get("counts", {}))
-    unknown, words = counts["words_not_in_vocabulary"], counts["words"]
+    unknown, words = counts["words_not_in_vocabulary"], counts["words_of_captions"]
     if unknown > MANY_UNKNOWN * words:
         logger.warning(
             "%.0f %% of the captions' words are not in the vocabulary, which was counted over other"
