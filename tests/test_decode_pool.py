@@ -18,22 +18,11 @@ from pipeline.decoding import Failed, Finished, Job, Started, Window
 from pipeline.formats.manifest import Reason
 from pipeline.formats.recipe import Sampling
 from pipeline.pixels import Geometry
-from tests.videos import steady, write_video
 
 SAMPLING = Sampling(frame_rate=8, frames=4, stride_seconds=0.5, tail="repeat")
 GEOMETRY = Geometry(frame_size=32)
 LARGE = Geometry(frame_size=320)
 """Windows of 1.2 MB: more than a pipe holds, so no process runs far ahead of its reader."""
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory):
-    """Three videos of 1, 2 and 3 s, and a file that is none."""
-    folder = tmp_path_factory.mktemp("videos")
-    paths = [write_video(folder / f"{k}.mp4", steady(25 * k)) for k in (1, 2, 3)]
-    (folder / "page.mp4").write_text("<html>")
-    paths.append(folder / "page.mp4")
-    return [Job(number, str(path), number + 1.0) for number, path in enumerate(paths)]
 
 
 def events_by_video(jobs, workers):

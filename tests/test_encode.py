@@ -27,26 +27,12 @@ from tests.small_shards import (
     accepted,
     arguments_for,
     outputs_in,
-    rows_of,
     statuses,
     windows_of,
-    write_originals,
 )
 from tests.videos import numbered, steady, write_video
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> Path:
-    """Videos of 1, 2 and 3 s whose frames bear different numbers."""
-    return write_originals(tmp_path_factory.mktemp("originals"))
-
-
-@pytest.fixture
-def rows(originals, tmp_path) -> list[ManifestRow]:
-    """A manifest: a rejected video, and three that are good, in files of this test alone."""
-    return rows_of(originals, tmp_path / "videos")
 
 
 @pytest.fixture

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import webdataset
 
 from pipeline.encode_shard import encode_rows
-from pipeline.formats.manifest import ManifestRow
 from pipeline.shard_encoder import EncodeRun
 from tests.examples import manifest_row
-from tests.small_shards import SETTINGS, encode, outputs_in, rows_of, statuses, write_originals
+from tests.small_shards import SETTINGS, encode, outputs_in, statuses
 from tests.stand_ins import Means
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> Path:
-    """Videos of 1, 2 and 3 s whose frames bear different numbers."""
-    return write_originals(tmp_path_factory.mktemp("originals"))
-
-
-@pytest.fixture
-def rows(originals, tmp_path) -> list[ManifestRow]:
-    """A manifest: a rejected video, and three that are good, in files of this test alone."""
-    return rows_of(originals, tmp_path / "videos")
 
 
 def test_a_shard_without_a_good_video_is_an_empty_tar(tmp_path):

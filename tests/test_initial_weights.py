@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.synthetic_bags import FEATURE_DIM, RECIPE, train_settings
+from tests.synthetic_bags import FEATURE_DIM, saved_model, train_settings
 from trainer.initial_weights import digests, start_from
 from trainer.model import (
     build_model,
-    save_model,
 )
 
 WORDS = ["cut", "onion", "the", "über", "new york", "zebra"]
@@ -24,18 +23,8 @@ def test_the_content_of_every_file_decides_the_run(tmp_path):
     assert digests(settings) != before
 
 
-def saved(path, **changes):
-    """A model.pt and the model in it."""
-    model = build_model(train_settings(**changes), feature_dim=FEATURE_DIM, num_words=3)
-    save_model(
-        path, model, vocabulary=["a", "b", "c"], recipe=RECIPE.to_dict(), step=7,
-        max_caption_words=5,
-    )  # fmt: skip
-    return model
-
-
 def test_init_from_takes_weights_and_refuses_other_shapes_and_words(tmp_path):
-    model = saved(tmp_path / "model.pt", seed=8)
+    model = saved_model(tmp_path / "model.pt", seed=8)
     fresh = build_model(train_settings(), feature_dim=FEATURE_DIM, num_words=3)
     start_from(fresh, tmp_path / "model.pt", ["a", "b", "c"])
     for a, b in zip(fresh.parameters(), model.parameters(), strict=True):
@@ -45,5 +34,5 @@ def test_init_from_takes_weights_and_refuses_other_shapes_and_words(tmp_path):
     other = build_model(train_settings(text_hidden=17), feature_dim=FEATURE_DIM, num_words=3)
     with pytest.raises(ValueError, match=r"has \(16, 6\) for text.fc1.weight, expected \(17, 6\)"):
         start_from(other, tmp_path / "model.pt", ["a", "b", "c"])
-    saved(tmp_path / "fixed.pt", learn_temperature=False)
+    saved_model(tmp_path / "fixed.pt", learn_temperature=False)
     start_from(fresh, tmp_path / "fixed.pt", ["a", "b", "c"])

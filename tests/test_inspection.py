@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from pipeline.formats.plan import PlannedVideo
 from pipeline.inspection import inspect_all, read_deny_list, summary
 from pipeline.settings import ManifestSettings
-from tests.videos import steady, write_audio, write_video
+from tests.examples import planned
+from tests.videos import steady, write_video
 
 
 def settings(**changes) -> ManifestSettings:
@@ -19,25 +17,9 @@ def settings(**changes) -> ManifestSettings:
     return ManifestSettings(**{**values, **changes})
 
 
-def planned(*paths: Path | str) -> list[PlannedVideo]:
-    return [PlannedVideo(f"v{index}", str(path), "", -1, -1) for index, path in enumerate(paths)]
-
-
-@pytest.fixture
-def videos(tmp_path, plain_video) -> list[PlannedVideo]:
-    """Two good videos among broken ones."""
-    shutil.copy(plain_video, tmp_path / "good.mp4")
-    (tmp_path / "empty.mp4").touch()
-    (tmp_path / "page.mp4").write_text("<html>")
-    write_audio(tmp_path / "sound.mp4", 1)
-    os.mkfifo(tmp_path / "pipe.mp4")
-    names = ["page.mp4", "good.mp4", "empty.mp4", "absent.mp4", "sound.mp4", "pipe.mp4", "good.mp4"]
-    return [*planned(*(tmp_path / name for name in names)), PlannedVideo("gone", "", "", -1, -1)]
-
-
-def test_every_video_has_its_row_in_the_order_of_the_plan(videos, ffprobe):
-    rows = inspect_all(videos, settings=settings(), ffprobe=ffprobe, workers=3)
-    assert [row.video_id for row in rows] == [video.video_id for video in videos]
+def test_every_video_has_its_row_in_the_order_of_the_plan(broken_videos, ffprobe):
+    rows = inspect_all(broken_videos, settings=settings(), ffprobe=ffprobe, workers=3)
+    assert [row.video_id for row in rows] == [video.video_id for video in broken_videos]
     reasons = ["unreadable", "", "empty", "missing", "no_video_stream", "not_a_file", "", "removed"]
     assert [row.reason for row in rows] == reasons
     assert [row.accepted for row in rows] == [not reason for reason in reasons]

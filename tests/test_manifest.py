@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,25 +13,8 @@ import pytest
 from pipeline.formats.manifest import read_manifest
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.manifest import main
-from tests.videos import write_audio
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def planned(*paths: Path | str) -> list[PlannedVideo]:
-    return [PlannedVideo(f"v{index}", str(path), "", -1, -1) for index, path in enumerate(paths)]
-
-
-@pytest.fixture
-def videos(tmp_path, plain_video) -> list[PlannedVideo]:
-    """Two good videos among broken ones."""
-    shutil.copy(plain_video, tmp_path / "good.mp4")
-    (tmp_path / "empty.mp4").touch()
-    (tmp_path / "page.mp4").write_text("<html>")
-    write_audio(tmp_path / "sound.mp4", 1)
-    os.mkfifo(tmp_path / "pipe.mp4")
-    names = ["page.mp4", "good.mp4", "empty.mp4", "absent.mp4", "sound.mp4", "pipe.mp4", "good.mp4"]
-    return [*planned(*(tmp_path / name for name in names)), PlannedVideo("gone", "", "", -1, -1)]
 
 
 def arguments(folder: Path, videos: list[PlannedVideo], output: str) -> list[str]:
@@ -43,21 +25,26 @@ def arguments(folder: Path, videos: list[PlannedVideo], output: str) -> list[str
     return [part for flag, name in files.items() for part in (flag, str(folder / name))]
 
 
-def test_the_stage_gives_the_same_bytes_whatever_the_number_of_workers(tmp_path, videos):
+def test_the_stage_gives_the_same_bytes_whatever_the_number_of_workers(tmp_path, broken_videos):
     for output, workers in (("one.parquet", "1"), ("four.parquet", "4")):
-        main([*arguments(tmp_path, videos, output), "--workers", workers])
+        main([*arguments(tmp_path, broken_videos, output), "--workers", workers])
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "four.parquet").read_bytes()
     assert [row.video_id for row in read_manifest(tmp_path / "one.parquet")][-1] == "gone"
 
 
-def test_no_workers_is_refused(tmp_path, videos):
+def test_no_workers_is_refused(tmp_path, broken_videos):
     with pytest.raises(ValueError, match="--workers is 0"):
-        main([*arguments(tmp_path, videos, "out.parquet"), "--workers", "0"])
+        main([*arguments(tmp_path, broken_videos, "out.parquet"), "--workers", "0"])
 
 
-def test_without_ffprobe_the_command_ends_in_one_line(tmp_path, videos):
+def test_without_ffprobe_the_command_ends_in_one_line(tmp_path, broken_videos):
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.manifest", *arguments(tmp_path, videos, "out.parquet")],
+        [
+            sys.executable,
+            "-m",
+            "pipeline.manifest",
+            *arguments(tmp_path, broken_videos, "out.parquet"),
+        ],
         check=False,
         capture_output=True,
         text=True,

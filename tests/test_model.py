@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.synthetic_bags import FEATURE_DIM, RECIPE, train_settings
+from tests.synthetic_bags import FEATURE_DIM, RECIPE, random_ids, saved_model, train_settings
 from trainer.model import (
     LOWEST_TEMPERATURE,
     build_model,
@@ -18,15 +18,6 @@ from trainer.model import (
 )
 
 NUM_WORDS = 20
-
-
-def random_ids(num_captions: int = 9, length: int = 6) -> torch.Tensor:
-    """Captions of 1 to `length` words, some words twice."""
-    random = np.random.default_rng(2)
-    ids = random.integers(1, NUM_WORDS + 1, size=(num_captions, length))
-    ids[:, 1] = ids[:, 0]
-    ids[np.arange(length) >= random.integers(1, length + 1, num_captions)[:, None]] = 0
-    return torch.from_numpy(ids)
 
 
 def test_padding_never_counts_in_a_caption():
@@ -82,18 +73,8 @@ def test_a_trained_temperature_is_clamped():
     assert model.temperature.item() == pytest.approx(LOWEST_TEMPERATURE)
 
 
-def saved(path, **changes):
-    """A model.pt and the model in it."""
-    model = build_model(train_settings(**changes), feature_dim=FEATURE_DIM, num_words=3)
-    save_model(
-        path, model, vocabulary=["a", "b", "c"], recipe=RECIPE.to_dict(), step=7,
-        max_caption_words=5,
-    )  # fmt: skip
-    return model
-
-
 def test_model_round_trip(tmp_path):
-    model = saved(tmp_path / "model.pt")
+    model = saved_model(tmp_path / "model.pt")
     loaded, metadata = load_model(tmp_path / "model.pt")
     assert metadata["vocabulary"] == ["a", "b", "c"]
     assert (metadata["step"], metadata["max_caption_words"]) == (7, 5)
@@ -103,13 +84,13 @@ def test_model_round_trip(tmp_path):
 
 
 def test_a_full_disk_is_an_os_error_and_leaves_the_model_before(tmp_path):
-    saved(tmp_path / "model.pt")
+    saved_model(tmp_path / "model.pt")
     before = (tmp_path / "model.pt").read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            saved(tmp_path / "model.pt", seed=1)
+            saved_model(tmp_path / "model.pt", seed=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "model.pt").read_bytes() == before
@@ -118,7 +99,7 @@ def test_a_full_disk_is_an_os_error_and_leaves_the_model_before(tmp_path):
 
 def test_a_cut_or_foreign_model_file_is_named(tmp_path):
     path = tmp_path / "model.pt"
-    saved(path)
+    saved_model(path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"model\.pt is not a whole model file"):
         load_model(path)

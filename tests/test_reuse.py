@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.shard import read_index
 from pipeline.reuse import Retry
 from tests.examples import manifest_row
@@ -17,25 +16,11 @@ from tests.small_shards import (
     accepted,
     encode,
     outputs_in,
-    rows_of,
     statuses,
     windows_of,
-    write_originals,
 )
 from tests.stand_ins import Means
 from tests.videos import cut, steady, write_video
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory) -> Path:
-    """Videos of 1, 2 and 3 s whose frames bear different numbers."""
-    return write_originals(tmp_path_factory.mktemp("originals"))
-
-
-@pytest.fixture
-def rows(originals, tmp_path) -> list[ManifestRow]:
-    """A manifest: a rejected video, and three that are good, in files of this test alone."""
-    return rows_of(originals, tmp_path / "videos")
 
 
 def test_a_second_run_encodes_nothing_and_gives_the_same_bytes(rows, tmp_path):

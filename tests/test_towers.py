@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.synthetic_bags import train_settings
+from tests.synthetic_bags import random_ids, train_settings
 from trainer.model import build_model
 from trainer.towers import TextTower, VideoTower, caption_words
 
@@ -33,15 +33,6 @@ def plain_text_tower(tower: TextTower, ids_NL: torch.Tensor) -> torch.Tensor:
     hidden_NLH = torch.relu(tower.fc1(tower.words(ids_NL)))
     hidden_NLH = hidden_NLH.masked_fill((ids_NL == 0)[..., None], -torch.inf)
     return tower.fc2(hidden_NLH.amax(dim=1))
-
-
-def random_ids(num_captions: int = 9, length: int = 6) -> torch.Tensor:
-    """Captions of 1 to `length` words, some words twice."""
-    random = np.random.default_rng(2)
-    ids = random.integers(1, NUM_WORDS + 1, size=(num_captions, length))
-    ids[:, 1] = ids[:, 0]
-    ids[np.arange(length) >= random.integers(1, length + 1, num_captions)[:, None]] = 0
-    return torch.from_numpy(ids)
 
 
 def test_text_tower_equals_fc1_on_every_word():
