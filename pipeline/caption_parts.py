@@ -9,6 +9,7 @@ parts; while the source and the assignment of ids to shards stay the same, nothi
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import shutil
@@ -146,13 +147,21 @@ def _flush(buffers: dict[int, list], scratch: Path) -> None:
     buffers.clear()
 
 
-def _append(path: Path, rows: Iterable[tuple]) -> None:
+def _append(path: Path, rows: list[tuple]) -> None:
+    text = _table_text(rows)
+    if "\r" in text:  # looked for once, for it is rare and rows are many
+        text = _table_text(map(with_line_feeds, rows))
     # `replace`: broken JSON can hold half a surrogate pair, which no file can.
     with open(path, "a", newline="", encoding="utf-8", errors="replace") as file:
-        writer = csv.writer(file, lineterminator="\n")
         if file.tell() == 0:
-            writer.writerow(HEADER)
-        writer.writerows(map(with_line_feeds, rows))
+            file.write(_table_text([HEADER]))
+        file.write(text)
+
+
+def _table_text(rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _keep(path: Path, folder: Path) -> list:
