@@ -87,6 +87,7 @@ def test_what_planes_cut_off():
         assert not is_clipped([edge, grey[:, :2], grey[:, :2]], ended)
 
 
+@pytest.mark.filterwarnings("ignore:.*reduce_op")  # of torch, which is looked at too
 def test_a_painted_frame_is_freed_without_a_garbage_collection():
     brush = painter(32)
     gc.collect()

@@ -218,6 +218,7 @@ def test_the_bound_of_cosines_is_known_from_the_settings():
     assert largest_similarity(train_settings(learn_temperature=False, normalize=False)) is None
 
 
+@pytest.mark.filterwarnings("ignore:Error detected in BadBackward")
 def test_anomaly_names_the_operation(tmp_path, monkeypatch):
     results = results_with(tmp_path, max_steps=1)
 
