@@ -38,16 +38,17 @@ class StillDrawer:
 
     def still(self, path: str | Path, seconds: float, size: int) -> bytes:
         """As the function `still`; a process that died or hung over it is a `VideoFault` too."""
-        if self._process is None:
-            self._start()
         try:
-            self._pipe.send((path, seconds, size))
-            if self._pipe.poll(self.seconds):
-                answer = self._pipe.recv()
-                if isinstance(answer, bytes):
-                    return answer
-                raise VideoFault(*answer)
-            fault = VideoFault(Reason.TIMEOUT, f"no picture within {self.seconds:g} s")
+            if self._process is None and not self._start():
+                fault = VideoFault(Reason.TIMEOUT, "the process that draws did not begin")
+            else:
+                self._pipe.send((path, seconds, size))
+                if self._pipe.poll(self.seconds):
+                    answer = self._pipe.recv()
+                    if isinstance(answer, bytes):
+                        return answer
+                    raise VideoFault(*answer)
+                fault = VideoFault(Reason.TIMEOUT, f"no picture within {self.seconds:g} s")
         except (EOFError, OSError):
             fault = VideoFault(Reason.CRASHED, "drawing it ended its process")
         self.close()
@@ -61,15 +62,14 @@ class StillDrawer:
             self._process.join()
             self._process = None
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Whether the process is ready; its libraries take time that is not the first picture's."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
-        # Its libraries take their time, which is not the first picture's.
-        if self._pipe.poll(START_SECONDS):
-            self._pipe.recv()
+        return self._pipe.poll(START_SECONDS) and bool(self._pipe.recv())
 
 
 def _serve(pipe: Connection) -> None:

@@ -78,3 +78,24 @@ def test_a_process_that_dies_or_hangs_costs_one_picture(plain_video, number, rea
         assert not first.is_alive()
         drawer.seconds = stills.PICTURE_SECONDS
         assert drawer.still(plain_video, 1.0, 48) == still(plain_video, 1.0, 48)
+
+
+def end_at_once(_pipe) -> None:
+    """A process that dies before it says anything, as of a library that does not load."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [("START_SECONDS", 0.0, Reason.TIMEOUT), ("_serve", end_at_once, Reason.CRASHED)],
+)
+def test_a_process_that_never_begins_is_a_fault_and_the_next_may_begin(
+    plain_video, monkeypatch, attribute, value, reason
+):
+    with closing(StillDrawer()) as drawer:
+        with monkeypatch.context() as patch:
+            patch.setattr(stills, attribute, value)
+            with pytest.raises(VideoFault) as caught:
+                drawer.still(plain_video, 1.0, 48)
+        assert caught.value.reason is reason
+        assert drawer.still(plain_video, 1.0, 48) == still(plain_video, 1.0, 48)
