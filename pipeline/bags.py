@@ -28,7 +28,7 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.settings import read_settings
 from pipeline.formats.shard import IndexRow, ShardIndex, read_index
-from pipeline.formats.tokenizer import tokenize
+from pipeline.formats.tokenizer import token_ids, tokenize
 from pipeline.formats.vocabulary import read_vocabulary
 from pipeline.settings import BagsSettings, VocabularySettings
 
@@ -166,15 +166,15 @@ def _known_captions(
     kept = []
     for caption in captions:
         words = tokenize(caption.text)
-        token_ids = [vocabulary[word] for word in words if word in vocabulary]
+        known = token_ids(words, vocabulary)
         counts["words_of_captions"] += len(words)
-        counts["words_not_in_vocabulary"] += len(words) - len(token_ids)
+        counts["words_not_in_vocabulary"] += len(words) - len(known)
         if caption.start_seconds >= row.decoded_seconds:
             counts["captions_after_video_end"] += 1
-        elif not token_ids:
+        elif not known:
             counts["captions_without_known_word"] += 1
         else:
-            kept.append((caption.start_seconds, caption.end_seconds, token_ids[:max_words]))
+            kept.append((caption.start_seconds, caption.end_seconds, known[:max_words]))
     times = np.array([(start, stop) for start, stop, _ in kept], dtype=np.float64).reshape(-1, 2)
     return KnownCaptions(times[:, 0], times[:, 1], [token_ids for _, _, token_ids in kept])
 

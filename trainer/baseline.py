@@ -21,6 +21,7 @@ from pipeline.formats.files import read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.tensors import read_tensors
 from trainer.model import TwoTowers, build_model
+from trainer.towers import seen_words
 
 NAMES = ("text_module.word_embd.weight", "text_module.fc1.weight", "text_module.fc1.bias",
          "text_module.fc2.weight", "text_module.fc2.bias", "fc.weight", "fc.bias")  # fmt: skip
@@ -65,8 +66,7 @@ class EncoderSpace:
 
     def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
         """What of a text decides its embedding: its words, and whether it is padded."""
-        ids = list(token_ids)
-        return (*sorted(set(ids)), *([0] if len(ids) < MAX_WORDS else []))
+        return seen_words(token_ids, MAX_WORDS)
 
     @torch.no_grad()
     def embed_captions(self, ids_NL: torch.Tensor) -> torch.Tensor:

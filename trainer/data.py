@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from pipeline.formats.bags import TRAIN
+from pipeline.formats.bags import TRAIN, holds_twice
 from pipeline.formats.names import again
 from trainer.bag_index import BagIndex, ShardFiles, open_index
 from trainer.batch import Batch, Fault, collate
@@ -96,8 +96,7 @@ def check_owners(batch: Batch, videos: np.ndarray, own: np.ndarray) -> None:
     clips_B = batch.clip_ids_B.numpy()
     if len(np.unique(videos)) != len(videos) or len(np.unique(clips_B)) != len(clips_B):
         raise ValueError(f"step {batch.step} holds a video or a clip twice")
-    bags_BA = np.sort(batch.bag_idx_BA.numpy(), axis=1)
-    twice_B = ((np.diff(bags_BA, axis=1) == 0) & (bags_BA[:, 1:] >= 0)).any(axis=1)
+    twice_B = holds_twice(batch.bag_idx_BA.numpy())
     if twice_B.any():
         clip = int(clips_B[int(np.argmax(twice_B))])
         raise ValueError(

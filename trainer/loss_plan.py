@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from pipeline.formats.bags import holds_twice
 from trainer.distributed import World
 from trainer.tiles import Block, make_block, on_device
 
@@ -177,8 +178,7 @@ def check_input(clips_BD, captions_ND, bag_idx_BA: np.ndarray, temperature) -> N
             f"bag_idx spans [{bag_idx_BA.min()}, {bag_idx_BA.max()}], allowed:"
             f" [-1, {len(captions_ND) - 1}]"
         )
-    ordered_BA = np.sort(bag_idx_BA, axis=1)
-    if ((np.diff(ordered_BA, axis=1) == 0) & (ordered_BA[:, 1:] >= 0)).any():
+    if holds_twice(bag_idx_BA).any():
         raise ValueError("bag_idx names a caption twice in one bag")
     # A tensor's value is looked at only where that costs no synchronisation with a GPU.
     value = temperature.detach() if isinstance(temperature, torch.Tensor) else temperature

@@ -116,13 +116,8 @@ class TextTower(nn.Module):
         return self.fc2(self.norm(hidden_NH))
 
     def sees(self, token_ids: Iterable[int]) -> tuple[int, ...]:
-        """What of a caption decides its embedding: captions of which this is equal are one text.
-
-        The max over words knows neither their order nor their repeats.
-        """
-        ids = list(token_ids)
-        short = self.padded_to is not None and len(ids) < self.padded_to
-        return (*sorted(set(ids)), *([0] if short else []))
+        """What of a caption decides its embedding: captions of which this is equal are one text."""
+        return seen_words(token_ids, self.padded_to)
 
     def _with_padding(
         self, hidden_NH: torch.Tensor, captions: CaptionWords, length: int
@@ -133,6 +128,16 @@ class TextTower(nn.Module):
         short_N1 = (ends_N - captions.offsets_N < length)[:, None]
         padding_H = functional.relu(self.fc1(self.words.weight[0])).to(hidden_NH.dtype)
         return torch.where(short_N1, torch.maximum(hidden_NH, padding_H), hidden_NH)
+
+
+def seen_words(token_ids: Iterable[int], padded_to: int | None) -> tuple[int, ...]:
+    """What a max over words sees of a caption: neither their order nor their repeats.
+
+    A caption with fewer words than `padded_to` ends in padding, 0, which takes part in the max.
+    """
+    ids = list(token_ids)
+    short = padded_to is not None and len(ids) < padded_to
+    return (*sorted(set(ids)), *([0] if short else []))
 
 
 def make_norm(kind: str, dim: int) -> nn.Module:

@@ -208,9 +208,14 @@ def _check_bag_rows(bags: Bags, where: str) -> None:
     owners = bags.cap_video[np.where(filled, bags.bag_idx, 0)] if filled.size else filled
     if filled.size and (owners != bags.clip_video[:, None])[filled].any():
         raise ValueError(f"{where}: a bag holds a caption of another video")
-    ordered = np.sort(bags.bag_idx, axis=1)
-    if ((np.diff(ordered, axis=1) == 0) & (ordered[:, 1:] >= 0)).any():
+    if holds_twice(bags.bag_idx).any():
         raise ValueError(f"{where}: a bag holds a caption twice")
+
+
+def holds_twice(bags_BA: np.ndarray) -> np.ndarray:
+    """Which bags hold a caption twice: [B, A] with -1 as padding -> [B] bool."""
+    ordered_BA = np.sort(bags_BA, axis=1)
+    return ((np.diff(ordered_BA, axis=1) == 0) & (ordered_BA[:, 1:] >= 0)).any(axis=1)
 
 
 def _metadata(path: str | Path, arrays: dict[str, np.ndarray]) -> dict:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
 
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
@@ -32,8 +33,12 @@ def fold(text: str) -> str:
 
 def encode_caption(text: str, ids: dict[str, int], max_words: int) -> list[int]:
     """The token ids of the first `max_words` words of `text` that are in the vocabulary."""
-    known = (ids[word] for word in tokenize(text) if word in ids)
-    return [token for _, token in zip(range(max_words), known, strict=False)]
+    return token_ids(tokenize(text), ids)[:max_words]
+
+
+def token_ids(words: Iterable[str], ids: dict[str, int]) -> list[int]:
+    """The token ids of those words that are in the vocabulary."""
+    return [ids[word] for word in words if word in ids]
 
 
 @cache

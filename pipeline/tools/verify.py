@@ -27,7 +27,7 @@ import numpy as np
 from pipeline.cli import run
 from pipeline.formats.arrays import read_header
 from pipeline.formats.files import sha256_of_file
-from pipeline.formats.names import sample_key
+from pipeline.formats.names import again, sample_key
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import DTYPE, FEATURES_SUFFIX, IndexRow, ShardIndex, read_index
@@ -219,8 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     faulty = 0
     for tar, fault in verify(arguments.shards, arguments.plan, fast=arguments.fast):
         faulty += 1
-        remedy = f"snakemake --cores N --forcerun {tar}"
-        sys.stdout.write(f"{tar}: {' '.join(fault.split())}; run {remedy}\n")
+        sys.stdout.write(f"{tar}: {' '.join(fault.split())}; {again(tar)}\n")
     if faulty:
         sys.exit(1)
     sys.stdout.write("no fault\n")
