@@ -2,7 +2,11 @@
 
 What becomes of what, each counted under the name in front:
 
-- `dropped_time`: a start or end that is missing, unreadable, NaN, infinite or absurdly large.
+- `dropped_time`: a start that is missing, or a time that is unreadable, NaN, infinite or absurdly
+  large.
+- `mended_end`: a missing end is the next caption's start, but at most `captions.longest_seconds`
+  behind its own.
+- `dropped_score`: a text whose score is below `captions.min_score`.
 - `mended_reversed`, `dropped_reversed`: an end before its start is a swapped pair when the span is
   at most `MAX_SWAPPED_SECONDS`, as captions are; in a longer one a time is wrong (real files have
   `1193:02:47 --> 00:00:20` and `16.0,1.0` for 16-18), and nobody knows which of the two.
@@ -14,6 +18,7 @@ What becomes of what, each counted under the name in front:
 - `mended_markup`, `mended_entities`, `mended_whitespace`: tags removed, `&amp;` read as `&`, line
   ends and runs of white space made one space. A caption may count under several.
 - `dropped_duplicate`: the same span and text again.
+- `unspaced`: kept, but mostly of letters between which no blank parts words, as in Chinese.
 - `mended_rolling`, `dropped_rolling`: see `pipeline.caption_rolling`.
 
 Text that is not in the way stays as it is: case, punctuation, repeats.
@@ -21,22 +26,22 @@ Text that is not in the way stays as it is: case, punctuation, repeats.
 
 from __future__ import annotations
 
+import bisect
 import html
+import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.caption_rolling import mend_rolling_captions
-from pipeline.formats.caption_sources import RawCaption
+from pipeline.formats.caption_sources import CENTRE, MISSING_TEXTS, RawCaption
+from pipeline.formats.caption_times import parse_time
 from pipeline.formats.captions import Caption
+from pipeline.settings import CaptionsSettings
 
 MIN_SECONDS = 0.1
 MAX_SWAPPED_SECONDS = 10.0
-MAX_SECONDS = 1e10
-"""300 years; floats much beyond it no longer tell a caption's start from its end."""
-_CLOCK = re.compile(r"(?:(\d{1,9}):(?=[0-5]?\d:))?(\d{1,9}):([0-5]?\d(?:[.,]\d*)?)")
-"""Minutes without hours may be 60 and more."""
 _MARKUP = re.compile(
     r"</?(?:b|br|c|font|i|lang|p|rt|ruby|s|span|strike|u|v)(?:[.\s][^<>]*)?/?>"
     r"|<\d[\d:.,]*>|\{\\[^{}]*\}",
@@ -44,25 +49,33 @@ _MARKUP = re.compile(
 )
 _BREAK = re.compile(r"<(?:br|p)\b[^<>]*>", re.IGNORECASE)
 _JOINERS = "\u200c\u200d"  # these join letters and emoji within a word
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+)
+"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 _SOUND_TAGS = re.compile(r"(?:[^\w\[\]]*\[[^\[\]]*\])+[^\w\[\]]*")
 
 
 def clean_captions(
     rows: Iterable[RawCaption],
+    settings: CaptionsSettings,
     *,
     seconds_per_unit: float,
-    offset_seconds: float,
-    mend_rolling: bool,
     counts: Counter[str],
 ) -> list[Caption]:
     """Clean one video's captions, in time order; add to `counts` under the names above.
 
     `read` counts the rows that came, `kept` those returned; the difference is what was dropped.
     """
+    rows = list(rows)
+    starts = sorted(
+        {s for row in rows if (s := parse_time(row.start, seconds_per_unit)) is not None}
+    )
     captions = []
     for row in rows:
         found: Counter[str] = Counter()
-        caption = _clean_caption(row, seconds_per_unit, offset_seconds, found)
+        start, end = _times(row, starts, settings, seconds_per_unit, found)
+        caption = _clean_caption(row, start, end, settings, found)
         counts["read"] += 1
         if caption is not None:
             captions.append(caption)
@@ -70,42 +83,59 @@ def clean_captions(
         else:  # what was mended before it was dropped is nobody's concern
             counts.update(reason for reason in found if reason.startswith("dropped_"))
     captions = _without_duplicates(captions, counts)
-    if mend_rolling:
+    if settings.mend_rolling:
         captions = mend_rolling_captions(captions, counts)
     counts["kept"] += len(captions)
+    counts["unspaced"] += sum(map(_is_unspaced, captions))
     return captions
 
 
-def _clean_caption(
-    row: RawCaption, seconds_per_unit: float, offset_seconds: float, counts: Counter[str]
-) -> Caption | None:
+def _times(
+    row: RawCaption,
+    starts: list[float],
+    settings: CaptionsSettings,
+    seconds_per_unit: float,
+    counts: Counter[str],
+) -> tuple[float | None, float | None]:
+    """Start and end in seconds as the row says or implies them; None: unreadable.
+
+    `starts` are those of the video, sorted and each once.
+    """
     start, end = (parse_time(value, seconds_per_unit) for value in (row.start, row.end))
-    span = clean_span(start, end, offset_seconds, counts)
+    if start is None:
+        return None, None
+    if row.end == CENTRE:
+        half = settings.centre_seconds / 2
+        return start - half, start + half
+    if row.end is None or (isinstance(row.end, str) and row.end.strip() in MISSING_TEXTS):
+        counts["mended_end"] += 1
+        following = bisect.bisect_right(starts, start)
+        nearest = starts[following] if following < len(starts) else math.inf
+        return start, min(nearest, start + settings.longest_seconds)
+    return start, end
+
+
+def _clean_caption(
+    row: RawCaption,
+    start: float | None,
+    end: float | None,
+    settings: CaptionsSettings,
+    counts: Counter[str],
+) -> Caption | None:
+    score = parse_time(row.score)
+    if settings.min_score is not None and score is not None and score < settings.min_score:
+        counts["dropped_score"] += 1
+        return None
+    span = clean_span(start, end, settings.offset_seconds, counts)
     if span is None:
         return None
     text = clean_text(row.text, counts)
     return None if text is None else Caption(row.video_id, *span, text)
 
 
-def parse_time(value: object, seconds_per_unit: float) -> float | None:
-    """Seconds of a number, a number's text or a clock time `[h:]mm:ss[.s]`; None: unreadable.
-
-    A clock time says its own unit, so `seconds_per_unit` applies to plain numbers alone.
-    """
-    if isinstance(value, str):
-        clock = _CLOCK.fullmatch(value.strip())
-        if clock:
-            hours, minutes, seconds = clock.groups()
-            total = (int(hours or 0) * 60 + int(minutes)) * 60 + float(seconds.replace(",", "."))
-            return total if total < MAX_SECONDS else None
-        value = "" if "_" in value else value  # float() would read 1_0 as ten
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        seconds = float(value) * seconds_per_unit
-    except (ValueError, OverflowError):
-        return None
-    return seconds if abs(seconds) < MAX_SECONDS else None  # NaN is not below it either
+def _is_unspaced(caption: Caption) -> bool:
+    text = caption.text
+    return not text.isascii() and 2 * len(_UNSPACED.findall(text)) > sum(map(str.isalnum, text))
 
 
 def clean_span(

@@ -28,7 +28,7 @@ from pipeline.formats.files import (
 )
 from pipeline.formats.plan import PlannedCaptions
 
-VERSION = "captions-parts-2"
+VERSION = "captions-parts-3"
 MEMORY_FILE = "source.json"
 _BUFFERED_ROWS = 250_000
 _KEEPING_THREADS = 16

@@ -37,6 +37,7 @@ from pipeline.formats.names import again
 from pipeline.formats.parquet import read_table
 from pipeline.formats.plan import PlannedCaptions, read_planned_captions
 from pipeline.formats.settings import read_settings
+from pipeline.formats.text_encoding import usual_guess
 from pipeline.settings import CaptionsSettings
 
 logger = logging.getLogger(__name__)
@@ -49,28 +50,34 @@ def clean_shard(plan: Path, settings: CaptionsSettings, output: Path) -> Counter
     """Clean the captions that `plan` lists, write them to `output` and return the counts."""
     counts: Counter[str] = Counter()
     kept = []
-    for source in read_planned_captions(plan):
+    sources = read_planned_captions(plan)
+    guess = usual_guess(source.path for source in sources if source.video_id)
+    for source in sources:
         unit = "seconds" if is_subtitle(source.path) else settings.unit
-        for rows in _read_by_video(source, counts):
+        for rows in _read_by_video(source, counts, guess):
             kept += clean_captions(
-                rows,
-                seconds_per_unit=SECONDS_PER_UNIT[unit],
-                offset_seconds=settings.offset_seconds,
-                mend_rolling=settings.mend_rolling,
-                counts=counts,
+                rows, settings, seconds_per_unit=SECONDS_PER_UNIT[unit], counts=counts
             )
     counts = +counts  # without the zeros
+    if 2 * counts["unspaced"] > counts["kept"]:
+        logger.warning(
+            "%d of %d captions have no blanks between their words (as in Chinese): each run of"
+            " letters counts as one word, so have them parted by blanks first",
+            counts["unspaced"], counts["kept"],
+        )  # fmt: skip
     write_captions(output, kept, dict(counts))
-    return counts
+    return +counts
 
 
-def _read_by_video(source: PlannedCaptions, counts: Counter[str]) -> Iterator[list[RawCaption]]:
+def _read_by_video(
+    source: PlannedCaptions, counts: Counter[str], guess: str | None
+) -> Iterator[list[RawCaption]]:
     """Yield the raw captions of each video of one source."""
     if not source.video_id:
         yield from _read_part(source.path)
         return
     try:
-        rows = read_caption_file(source.path, source.video_id)
+        rows = read_caption_file(source.path, source.video_id, guess=guess)
     except (ValueError, OSError) as error:
         counts["unreadable_file"] += 1
         logger.warning("no captions for video %r: %s", source.video_id, error)
@@ -106,6 +113,12 @@ def summarize(plan: Path, captions: Path) -> CaptionSummary:
         videos += len(set(columns["video_id"]))
         total += len(columns["video_id"])
         seconds += covered_seconds(zip(*columns.values(), strict=True))
+    if not total and counts:
+        found = ", ".join(f"{number} {reason}" for reason, number in sorted(counts.items()))
+        raise ValueError(
+            f"no caption at all was kept, so there is nothing to learn from: {found};"
+            " config/README.md shows the forms that captions may have"
+        )
     return CaptionSummary(
         shards=shards, counts=dict(counts), videos=videos, captions=total,
         hours=round(seconds / 3600, 6),

@@ -74,9 +74,17 @@ class CaptionsSettings:
     """Added to every time; positive when captions run early."""
     mend_rolling: bool
     """Undo rolling ASR captions, in which each line repeats the one before."""
+    longest_seconds: float
+    """A caption without an end lasts until the next, and at most so long."""
+    centre_seconds: float
+    """Length of a caption of which only the middle is known (HTM-AA's `timestamp`)."""
+    min_score: float | None
+    """Drop texts that their source scores lower (HowToCaption), or null."""
 
     def __post_init__(self) -> None:
         _one_of("unit", self.unit, ("seconds", "milliseconds"))
+        _at_least("longest_seconds", self.longest_seconds, 0.1)
+        _at_least("centre_seconds", self.centre_seconds, 0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,20 @@ from pathlib import Path
 from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.plan import PlannedVideo
 from pipeline.formats.recipe import Recipe, Sampling
-from pipeline.settings import EncodeSettings
+from pipeline.settings import CaptionsSettings, EncodeSettings
+
+
+def captions_settings(**changes: object) -> CaptionsSettings:
+    """Times in seconds, as they stand."""
+    usual = {
+        "unit": "seconds",
+        "offset_seconds": 0.0,
+        "mend_rolling": True,
+        "longest_seconds": 10.0,
+        "centre_seconds": 3.0,
+        "min_score": None,
+    }
+    return CaptionsSettings(**usual | changes)
 
 
 def encode_settings(**changes: object) -> EncodeSettings:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pipeline.formats.captions import read_captions
 from pipeline.formats.files import write_json
 from pipeline.formats.plan import PlannedCaptions, write_planned_captions
 from pipeline.probe import find_ffprobe
+from tests.examples import captions_settings
 from tests.workflow_runs import ROOT, add_video, snakemake, start, wait_for_stage, write_config
 
 CAPTIONS = "video_id,start,end,text\n"
@@ -212,9 +214,7 @@ def test_caption_file_that_is_none_is_counted_and_named(folder, caplog):
     write_planned_captions(
         folder / "00000.captions", [PlannedCaptions("a", str(folder / "a.srt"), size, "0")]
     )
-    write_json(
-        folder / "captions.json", {"unit": "seconds", "offset_seconds": 0, "mend_rolling": True}
-    )
+    write_json(folder / "captions.json", asdict(captions_settings()))
     words = ["--plan", "00000.captions", "--settings", "captions.json"]
     captions.main([*words, "--output", "captions.parquet"])
     rows, counts = read_captions(folder / "captions.parquet")

@@ -6,30 +6,10 @@ from collections import Counter
 
 import pytest
 
-from pipeline.caption_cleaning import clean_captions, clean_span, clean_text, parse_time
-from pipeline.formats.caption_sources import RawCaption
+from pipeline.caption_cleaning import clean_captions, clean_span, clean_text
+from pipeline.formats.caption_sources import CENTRE, RawCaption
 from pipeline.formats.captions import Caption
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        (3, 3.0), (2.5, 2.5), ("2.5", 2.5), (" 7 ", 7.0), ("1e2", 100.0), ("-4", -4.0),
-        ("00:01:02.5", 62.5), ("1:02", 62.0), ("01:00:00,250", 3600.25),
-        ("75:12", 4512.0), ("100:00.5", 6000.5), ("1:75:00", None), ("10:60", None),
-        (None, None), ("", None), ("soon", None), ("nan", None), (math.nan, None), ("inf", None),
-        (-math.inf, None), ("1_0", None), (True, None), ("1:99", None), ([1], None),
-        ("9" * 400, None), (10**400, None), ("9" * 5000 + ":00:00", None), (1e300, None),
-        ("1" * 9 + ":00:00", None),
-    ],
-)  # fmt: skip
-def test_times_are_seconds_or_nothing(value, seconds):
-    assert parse_time(value, 1.0) == seconds
-
-
-def test_a_unit_scales_numbers_and_no_clock_times():
-    assert parse_time(1500, 0.001) == parse_time("1500", 0.001) == 1.5
-    assert parse_time("00:01.5", 0.001) == 1.5
+from tests.examples import captions_settings
 
 
 @pytest.mark.parametrize(
@@ -107,9 +87,7 @@ def test_genuine_repeats_and_overlaps_stay():
         RawCaption("a", 64, 66, "Heat. Heat."),
     ]  # fmt: skip
     counts = Counter()
-    captions = clean_captions(
-        rows, seconds_per_unit=1, offset_seconds=0, mend_rolling=True, counts=counts
-    )
+    captions = clean_captions(rows, captions_settings(), seconds_per_unit=1, counts=counts)
     assert [c.text for c in captions] == ["Heat.", "Heat. Heat.", "Heat.", "Heat. Heat."] + [
         "Heat. Heat."
     ]
@@ -124,7 +102,7 @@ def test_exact_duplicates_go_and_the_sum_adds_up():
     ]  # fmt: skip
     counts = Counter()
     captions = clean_captions(
-        rows, seconds_per_unit=1, offset_seconds=0.5, mend_rolling=True, counts=counts
+        rows, captions_settings(offset_seconds=0.5), seconds_per_unit=1, counts=counts
     )
     assert captions == [Caption("a", 1.5, 2.5, "stir"), Caption("a", 4.5, 5.5, "late")]
     assert counts["dropped_duplicate"] == 1
@@ -137,3 +115,55 @@ def test_a_tag_that_never_ends_takes_no_time():
     began = time.process_time()
     assert clean_text("<b" + " " * 100_000 + "x", Counter()) == "<b x"
     assert time.process_time() - began < 5
+
+
+def cleaned(rows, **settings):
+    counts = Counter()
+    settings = captions_settings(**settings)
+    captions = clean_captions(rows, settings, seconds_per_unit=1, counts=counts)
+    return captions, dict(+counts)
+
+
+def test_a_caption_without_an_end_lasts_until_the_next_but_not_for_ever():
+    rows = [
+        RawCaption("a", 1, None, "stir"), RawCaption("a", "3", "", "fold"),
+        RawCaption("a", 3, "nan", "or whisk"), RawCaption("a", 30, 31, "bake"),
+        RawCaption("a", 40, "soon", "lost"), RawCaption("a", None, None, "lost"),
+    ]  # fmt: skip
+    captions, counts = cleaned(rows, longest_seconds=5)
+    assert captions == [
+        Caption("a", 1, 3, "stir"), Caption("a", 3, 8, "fold"), Caption("a", 3, 8, "or whisk"),
+        Caption("a", 30, 31, "bake"),
+    ]  # fmt: skip
+    assert counts == {"read": 6, "kept": 4, "mended_end": 3, "dropped_time": 2}
+
+
+def test_a_middle_becomes_a_span_around_it():
+    rows = [RawCaption("a", "0.5", CENTRE, "stir"), RawCaption("a", 9, CENTRE, "fold")]
+    captions, counts = cleaned(rows, centre_seconds=4)
+    assert captions == [Caption("a", 0, 2.5, "stir"), Caption("a", 7, 11, "fold")]
+    assert counts == {"read": 2, "kept": 2, "mended_negative": 1}
+
+
+def test_texts_below_the_least_score_are_dropped_and_counted():
+    rows = [
+        RawCaption("a", 1, 2, "stir", 0.5), RawCaption("a", 1, 2, "fold", "0.4"),
+        RawCaption("a", 1, 2, "bake"),
+    ]  # fmt: skip
+    assert len(cleaned(rows)[0]) == 3
+    captions, counts = cleaned(rows, min_score=0.5)
+    assert {caption.text for caption in captions} == {"stir", "bake"}
+    assert counts == {"read": 3, "kept": 2, "dropped_score": 1}
+
+
+def test_texts_without_blanks_are_kept_and_counted():
+    texts = [
+        "把面粉搅拌均匀",
+        "小麦粉を混ぜる",
+        "คนให้เข้ากัน",
+        "밀가루를 섞어요",
+        "add 盐 and pepper",
+        "stir",
+    ]
+    _, counts = cleaned([RawCaption("a", n, n + 1, text) for n, text in enumerate(texts)])
+    assert counts == {"read": 6, "kept": 6, "unspaced": 3}

@@ -96,10 +96,10 @@ def test_a_source_that_breaks_half_way_leaves_the_parts_as_they_were(tmp_path, s
     folder = tmp_path / "parts"
     split_captions(source, SHARD_OF, folder)
     before = sorted(folder.iterdir())
-    with open(source, "a") as file:
-        file.write('a,1,2,"' + "x" * 200_000)
-    with pytest.raises(ValueError, match=r"not a table.*a quote left open"):
-        split_captions(source, SHARD_OF, folder)
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"a": [{"start": 1, "end": 2, "text": "x"}], "b": [')
+    with pytest.raises(ValueError, match="not a whole JSON file after video 'a'"):
+        split_captions(broken, SHARD_OF, folder)
     assert sorted(folder.iterdir()) == before
 
 

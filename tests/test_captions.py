@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -11,8 +12,9 @@ from pipeline.formats.caption_summary import read_caption_summary
 from pipeline.formats.captions import Caption, read_captions
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.plan import PlannedCaptions, write_planned_captions, write_planned_videos
+from tests.examples import captions_settings
 
-SETTINGS = {"unit": "seconds", "offset_seconds": 0.0, "mend_rolling": True}
+SETTINGS = asdict(captions_settings())
 
 
 @pytest.fixture
@@ -162,3 +164,18 @@ def test_a_summary_needs_a_plan_and_all_its_tables(clean, tmp_path):
 def test_covered_time_counts_overlaps_once():
     spans = [("a", 0, 10), ("a", 2, 4), ("a", 8, 12), ("a", 20, 21), ("b", 0, 1)]
     assert covered_seconds(iter(spans)) == 14
+
+
+def test_captions_without_blanks_between_words_are_named(clean, caplog):
+    _, counts = clean({"c.csv": "start,end,text\n1,2,把面粉搅拌均匀\n2,3,stir\n3,4,加入盐\n"})
+    assert counts["unspaced"] == 2
+    assert "2 of 3 captions have no blanks between their words" in caplog.text
+
+
+def test_a_source_of_which_nothing_is_kept_ends_in_one_line(clean, tmp_path):
+    clean({"c.csv": "start,end,text\nsoon,later,stir\n1,2,[Music]\n"})
+    said = "no caption at all was kept.*1 dropped_sound_tag, 1 dropped_time"
+    with pytest.raises(ValueError, match=said):
+        main(["--summarize", str(tmp_path / "plan"), "--captions", str(tmp_path / "captions"),
+              "--output", str(tmp_path / "summary.json")])  # fmt: skip
+    assert not (tmp_path / "summary.json").exists()

@@ -80,3 +80,10 @@ def test_a_time_that_is_none_is_named_with_its_line(tmp_path, start, end):
     write_csv(tmp_path / "list.csv", ["video_id", "start", "end", "text"], rows)
     with pytest.raises(ValueError, match="line 3"):
         read_test_rows(tmp_path / "list.csv")
+
+
+def test_a_row_with_more_fields_than_the_header_is_refused_by_line(tmp_path):
+    path = tmp_path / "list.csv"
+    path.write_text("video_id,start,end,text\na,1,2,stir\nb,1,2,salt, oil\n")
+    with pytest.raises(ValueError, match=r"list\.csv, line 3: more fields .*, as 'oil'"):
+        read_test_rows(path)

@@ -9,8 +9,9 @@ import pytest
 
 from pipeline.formats import caption_json
 from pipeline.formats.caption_json import iterate_json_captions, read_json_captions, segments_of
+from pipeline.formats.caption_times import parse_time
 
-ROWS = [(1, 2.5, "stir"), (3, 4, "wait")]
+ROWS = [(1, 2.5, "stir", None), (3, 4, "wait", None)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_every_shape_reads_alike(tmp_path, value):
         ({"text": "x"}, "no captions"),
         ({"start": [1], "end": [2, 3], "text": ["x"]}, "differ in length: 1, 2, 1"),
         ({"start": 1, "end": 2, "text": "x"}, "must be lists"),
-        ([{"start": 1, "end": 2, "text": "x"}, "y"], "item 1"),
+        ([{"begin": 1, "end": 2, "text": "x"}, "y"], "item 0"),
     ],
 )
 def test_other_shapes_are_refused(value, message):
@@ -51,12 +52,12 @@ def test_other_shapes_are_refused(value, message):
 def test_one_odd_video_of_many_is_named_and_costs_no_other(tmp_path, caplog):
     odd = {"b": {"start": 1}, "c": {}, "d": 7, "e": {"start": [1], "end": [2, 3], "text": ["x"]}}
     odd |= {f"more {n}": "text" for n in range(8)}
-    good = [{"start": start, "end": end, "text": text} for start, end, text in ROWS]
+    good = [{"start": start, "end": end, "text": text} for start, end, text, _ in ROWS]
     videos = {"a": good, "none": None, **odd, "z": good}
     (tmp_path / "c.json").write_text(json.dumps(videos))
     found = list(iterate_json_captions(tmp_path / "c.json"))
     rows = [("a", row) for row in ROWS], [("z", row) for row in ROWS]
-    nothing = [(name, (None, None, None)) for name in odd]
+    nothing = [(name, (None,) * 4) for name in odd]
     assert found == [*rows[0], *nothing, *rows[1]]
     said = caplog.messages
     assert said[0].startswith("no captions for video 'b': ")
@@ -75,7 +76,7 @@ def test_nan_as_pandas_writes_it_becomes_null_and_stays_within_strings(tmp_path)
     value = {"start": [1, math.nan], "end": [-math.inf, 2], "text": ["NaN, she said", math.nan]}
     (tmp_path / "c.json").write_text(json.dumps({"a": value}))
     rows = [row for _, row in iterate_json_captions(tmp_path / "c.json")]
-    assert rows == [(1, None, "NaN, she said"), (None, 2, None)]
+    assert rows == [(1, None, "NaN, she said", None), (None, 2, None, None)]
 
 
 def _without_nan(value):
@@ -120,4 +121,42 @@ def test_a_string_without_end_is_refused_before_it_fills_the_memory(tmp_path, mo
 
 def test_a_duration_on_an_integer_beyond_all_floats_is_no_end():
     rows = segments_of([{"start": 10**400, "duration": 1.5, "text": "x"}])
-    assert rows == [(10**400, None, "x")]
+    assert rows == [(10**400, None, "x", None)]
+
+
+@pytest.mark.parametrize(
+    ("value", "ends"),
+    [
+        ([{"start": 1, "dur": "1.5", "text": "stir"}, {"start": "3", "dur": 1, "text": "wait"}],
+         [2.5, 4]),
+        ([{"start": "00:01", "duration": "00:01.5", "text": "stir"},
+          {"start": "0:00:03", "duration": "1:00", "text": "wait"}], [2.5, 63]),
+        ({"start": [1, 3], "text": ["stir", "wait"]}, [None, None]),
+        ({"start": [1, 3], "end": [2.5, 4], "text": [["stir"], ["wait"]]}, [2.5, 4]),
+        ([{"start": 1, "end": 2.5, "text": "stir"}, {"text": "lost"}, 7, None,
+          {"start": 3, "end": 4, "text": "wait"}], [2.5, 4]),
+    ],
+)  # fmt: skip
+def test_shapes_of_today_keep_each_caption(value, ends):
+    rows = segments_of(value)
+    found = [(parse_time(start), parse_time(end), text) for start, end, text, _ in rows if text]
+    assert found == [(1, ends[0], "stir"), (3, ends[1], "wait")]
+    assert [row for row in rows if not row[2]] == [(None,) * 4] * (len(rows) - 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"start": [1], "end": [2], "text": [[["stir", 0.5], ["fold", 0.25]]]},
+        {"start": [1], "end": [2], "text": [["stir", "fold"]], "score": [[0.5, 0.25]]},
+        [{"start": 1, "end": 2, "text": [["stir", 0.5], ["fold", 0.25]]}],
+    ],
+)
+def test_a_span_may_have_several_texts_with_scores(value):
+    assert segments_of(value) == [(1, 2, "stir", 0.5), (1, 2, "fold", 0.25)]
+
+
+def test_a_file_of_no_known_shape_is_refused_as_a_whole(tmp_path):
+    (tmp_path / "c.json").write_text('{"a": {"begin": [1]}, "b": {"begin": [2]}, "c": []}')
+    with pytest.raises(ValueError, match="none of its 2 videos has captions of a known shape: no"):
+        list(iterate_json_captions(tmp_path / "c.json"))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.caption_cleaning import clean_captions
 from pipeline.formats.caption_sources import RawCaption, iterate_captions, read_caption_file
+from tests.examples import captions_settings
 from tests.fuzzing import damaged, read_or_refuse, replaced
 
 CSV = 'video_id,start,end,text\na,1,2.5,"stir, it"\nb,3,4,crème brûlée\nb,0:04,1:00:05,x\n'
@@ -65,8 +66,11 @@ def check_rows(rows: list[RawCaption] | None) -> None:
         assert isinstance(row.video_id, str)
         assert row.text is None or isinstance(row.text, str | int | float | bool | list | dict)
     counts: Counter[str] = Counter()
-    how = {"seconds_per_unit": 1.0, "offset_seconds": 0.5, "mend_rolling": True}
-    cleaned = read_or_refuse(lambda: clean_captions(rows or [], **how, counts=counts), naming=None)
+    settings = captions_settings(offset_seconds=0.5, min_score=0.5)
+    cleaned = read_or_refuse(
+        lambda: clean_captions(rows or [], settings, seconds_per_unit=1.0, counts=counts),
+        naming=None,
+    )
     assert counts["read"] == len(rows or [])
     assert counts["kept"] == len(cleaned)
     for caption in cleaned:

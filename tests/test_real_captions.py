@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from pipeline.caption_cleaning import clean_captions
 from pipeline.captions import main as captions_main
 from pipeline.captions import summarize
-from pipeline.formats.caption_sources import iterate_captions, read_caption_file
+from pipeline.formats.caption_sources import RawCaption, iterate_captions, read_caption_file
 from pipeline.formats.captions import read_captions
 from pipeline.formats.plan import read_planned_captions
 from pipeline.plan import main as plan_main
+from tests.examples import captions_settings
 
 DATA = os.environ.get("BAGPIPE_REAL_DATA")
 pytestmark = [
@@ -28,8 +30,11 @@ SUFFIXES = {".csv", ".vtt", ".srt", ".json", ".sjson"}
 
 def clean(path, **settings):
     counts = Counter()
-    settings = {"seconds_per_unit": 1, "offset_seconds": 0, "mend_rolling": True} | settings
-    captions = clean_captions(read_caption_file(path, "v"), counts=counts, **settings)
+    unit = settings.pop("seconds_per_unit", 1)
+    captions = clean_captions(
+        read_caption_file(path, "v"), captions_settings(**settings), seconds_per_unit=unit,
+        counts=counts,
+    )  # fmt: skip
     return captions, dict(+counts)
 
 
@@ -38,7 +43,7 @@ def test_every_file_reads_and_adds_up_or_is_refused_by_name():
     assert len(paths) > 70
     for path in paths:
         if path.name in NO_CAPTIONS:
-            with pytest.raises(ValueError, match="no column start and end and text"):
+            with pytest.raises(ValueError, match="no column start and text"):
                 clean(path)
             continue
         _, counts = clean(path)
@@ -134,7 +139,7 @@ def test_captions_of_the_trial_are_kept_but_for_lone_tags_and_a_wrong_time():
 def test_a_long_table_of_many_videos():
     rows = list(iterate_captions(REAL / "milnce_csv/validation_youcook.csv"))
     assert (len(rows), len({row.video_id for row in rows})) == (3350, 436)
-    assert rows[0] == ("xHr8X2Wpmno", "47", "60", "pick the ends off the verdalago")
+    assert rows[0] == RawCaption("xHr8X2Wpmno", "47", "60", "pick the ends off the verdalago")
 
 
 @pytest.mark.parametrize("form", ["folder", "table", "json"])
@@ -161,7 +166,7 @@ def test_plan_and_captions_of_howto100m_agree_over_all_forms(tmp_path, monkeypat
     Path("videos.csv").write_text("video_id,path\n" + "".join(lines))
     settings = {"videos": "videos.csv", "captions": str(source), "videos_per_shard": 20}
     Path("plan.json").write_text(json.dumps(settings))
-    settings = {"unit": "seconds", "offset_seconds": 0.0, "mend_rolling": True}
+    settings = asdict(captions_settings())
     Path("captions.json").write_text(json.dumps(settings))
     plan_main(["--settings", "plan.json", "--output", "plan", "--parts", "parts", "--order", "o"])
     texts = []

@@ -35,8 +35,8 @@ def read_test_rows(path: str | Path) -> list[TestRow]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a column is missing, a time is no number or a span is empty (the line is named),
-            or there are no rows.
+        ValueError: a column is missing, a time is no number, a span is empty or a row longer than
+            the header (the line is named), or there are no rows.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(
@@ -83,6 +83,11 @@ def _columns(path: str | Path, found: list[str]) -> tuple[str, bool]:
 
 
 def _test_row(row: dict, text: str, timed: bool, where: str) -> TestRow:
+    if None in row:
+        raise ValueError(
+            f"{where}: more fields than the header has, as {str(row[None][0])[:80]!r}: put texts"
+            " with commas in quotes"
+        )
     if not row["video_id"]:
         raise ValueError(f"{where}: empty video_id")
     if not timed:

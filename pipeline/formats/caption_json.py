@@ -1,8 +1,9 @@
 """Captions in JSON: the shapes that speech recognisers, course sites and data sets write.
 
-For one video: a list of `{start, end | duration, text | content}`, an object with such a list under
-`segments`, or an object of the parallel lists `start`, `end`, `text`. For many videos: one object
-with a video id for each key and one of these shapes for each value, as HowTo100M's `caption.json`.
+For one video: a list of `{start, end | duration | dur, text | content}`, an object with such a list
+under `segments`, or an object of the parallel lists `start`, `end`, `text`. An end may be missing,
+and a text may be a list of texts or of (text, score). For many videos: one object with a video id
+for each key and one of these shapes for each value, as HowTo100M's `caption.json`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import ijson
 
+from pipeline.formats.caption_times import parse_time
 from pipeline.formats.text_encoding import read_text
 
 _BLOCK = 1 << 16
@@ -25,21 +27,21 @@ _STRING_OR_WORD = re.compile(
 _LONGEST_WORD = len(b"-Infinity")
 _LONGEST_STRING = 1 << 24
 _FAULTS_NAMED = 10
-_NOTHING = (None, None, None)
+_NOTHING = (None, None, None, None)
 
 logger = logging.getLogger(__name__)
 
-Times = tuple[object, object, object]
-"""start, end and text as they stand in the file."""
+Times = tuple[object, object, object, object]
+"""start, end, text and score as they stand in the file."""
 
 
-def read_json_captions(path: str | Path) -> list[Times]:
+def read_json_captions(path: str | Path, guess: str | None = None) -> list[Times]:
     """The captions of one video's JSON file.
 
     Raises:
         ValueError: it is no JSON, or none of the shapes above.
     """
-    text = read_text(path).removeprefix("\ufeff")
+    text = read_text(path, guess).removeprefix("\ufeff")
     if not text.strip():
         return []
     try:
@@ -61,7 +63,8 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
     Raises:
         ValueError: the file is no such object; the message names the video, where it got so far.
     """
-    video_id, faults = None, 0
+    video_id, faults, sound = None, 0, 0
+    fault: Exception | None = None
     with open(path, "rb") as file:
         stream = _WithoutNaN(file)
         if not stream.starts_object():
@@ -70,8 +73,9 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
             for video_id, value in ijson.kvitems(stream, "", use_float=True):
                 try:
                     segments = segments_of([] if value is None else value)
+                    sound += bool(segments)
                 except ValueError as error:
-                    faults += 1
+                    faults, fault = faults + 1, error
                     if faults <= _FAULTS_NAMED:
                         logger.warning("no captions for video %r: %s: %s", video_id, path, error)
                     segments = [_NOTHING]
@@ -83,6 +87,10 @@ def iterate_json_captions(path: str | Path) -> Iterator[tuple[str, Times]]:
             raise ValueError(f"{path} is not a whole JSON file{after}: {what}") from None
         except ValueError as error:
             raise ValueError(f"{path}, video {video_id!r}: {error}") from None
+    if faults and not sound:
+        raise ValueError(
+            f"{path}: none of its {faults} videos has captions of a known shape: {fault}"
+        )
     if faults > _FAULTS_NAMED:
         logger.warning("no captions for %d videos of %s in all, for such reasons", faults, path)
 
@@ -91,43 +99,78 @@ def segments_of(value: object) -> list[Times]:
     """The captions in one video's JSON value; `ValueError` when it has none of the known shapes."""
     if isinstance(value, dict) and isinstance(value.get("segments"), list):
         value = value["segments"]
-    if isinstance(value, dict) and {"start", "end", "text"} <= value.keys():
-        return _from_parallel_lists(value["start"], value["end"], value["text"])
+    if isinstance(value, dict) and {"start", "text"} <= value.keys():
+        return _from_parallel_lists(value)
     if isinstance(value, list):
-        return [_from_segment(index, item) for index, item in enumerate(value)]
+        if value and not any(isinstance(item, dict) and "start" in item for item in value):
+            raise ValueError("item 0 is no caption with start, end and text")
+        return [times for item in value for times in _from_segment(item)]
     raise ValueError(
         "no captions in it; known are a list of {start, end, text}, {segments: [...]} and"
         " {start: [...], end: [...], text: [...]}"
     )
 
 
-def _from_parallel_lists(*given: object) -> list[Times]:
-    lists = [values for values in given if isinstance(values, list)]
-    if len(lists) < len(given):
+def _from_parallel_lists(value: dict) -> list[Times]:
+    lists = [value[name] for name in ("start", "end", "text", "score") if name in value]
+    if not all(isinstance(values, list) for values in lists):
         raise ValueError("start, end and text must be lists")
     if len({len(values) for values in lists}) != 1:
         lengths = ", ".join(str(len(values)) for values in lists)
         raise ValueError(f"start, end and text differ in length: {lengths}")
-    return list(zip(*lists, strict=True))
+    nothing = [None] * len(value["start"])
+    rows = zip(
+        value["start"], value.get("end", nothing), value["text"], value.get("score", nothing),
+        strict=True,
+    )  # fmt: skip
+    return [times for row in rows for times in _each_text(*row)]
 
 
-def _from_segment(index: int, item: object) -> Times:
+def _from_segment(item: object) -> list[Times]:
+    """One segment's captions; one of nothing for what is none, which costs itself alone."""
     if not isinstance(item, dict) or "start" not in item:
-        raise ValueError(f"item {index} is no caption with start, end and text")
+        return [_NOTHING]
     text = item.get("text", item.get("content"))
     start, end = item["start"], item.get("end")
-    duration = item.get("duration")
-    if end is None and isinstance(start, int | float) and isinstance(duration, int | float):
+    duration = item.get("duration", item.get("dur"))
+    if end is None and duration is not None:
         end = _sum(start, duration)
-    return start, end, text
+    return _each_text(start, end, text, item.get("score"))
 
 
-def _sum(start: float, duration: float) -> float | None:
-    """None: one of them is an integer that no float can hold."""
-    try:
-        return float(start) + float(duration)
-    except OverflowError:
+def _each_text(start: object, end: object, text: object, score: object) -> list[Times]:
+    """A caption for each of a span's texts, which may stand in pairs with their scores.
+
+    HowToCaption has such lists of texts.
+    """
+    if not isinstance(text, list):
+        return [(start, end, text, score)]
+    texts = [text] if _is_pair(text) else text or [None]
+    scores = score if isinstance(score, list) and len(score) == len(texts) else [score] * len(texts)
+    pairs = zip(texts, scores, strict=True)
+    return [(start, end, *(words if _is_pair(words) else (words, own))) for words, own in pairs]
+
+
+def _is_pair(text: object) -> bool:
+    """Whether it is a text with its score."""
+    return (
+        isinstance(text, list)
+        and len(text) == 2
+        and isinstance(text[0], str)
+        and isinstance(text[1], int | float)
+    )
+
+
+def _sum(start: object, duration: object) -> object:
+    """The end, where both are plain numbers or both are clock times; else none is known."""
+    clocks = [":" in value for value in (f"{start}", f"{duration}")]
+    first, length = parse_time(start), parse_time(duration)
+    if first is None or length is None or any(clocks) != all(clocks):
         return None
+    if not any(clocks):
+        return round(first + length, 6)
+    minutes, seconds = divmod(round(first + length, 6), 60)
+    return f"{minutes:.0f}:{seconds:09.6f}"
 
 
 class _WithoutNaN(io.RawIOBase):

@@ -1,8 +1,8 @@
 """What a word of a text is, and the token ids that a vocabulary gives to a caption.
 
-A text is brought to Unicode NFKC and case-folded, and the apostrophes ’ and ʼ become '. Words are
-the maximal runs of letters (with their combining marks) and digits; an apostrophe between two of
-these belongs to the word. All else parts words:
+A text is brought to Unicode NFKC and case-folded, and the apostrophes ’, ʼ and ´ become '. Words
+are the maximal runs of letters (with their combining marks) and digits; an apostrophe between two
+of these belongs to the word. All else parts words:
 
     "Don't PRE-heat it to 180°, Zoë's ½ cup!" -> don't pre heat it to 180 zoë's 1 2 cup
 """
@@ -27,6 +27,7 @@ def tokenize(text: str) -> list[str]:
 
 def fold(text: str) -> str:
     """NFKC, case-folded, with one kind of apostrophe and no underscore."""
+    text = text.replace("´", "'")  # NFKC would make a blank and a combining accent of it
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return folded.replace("’", "'").replace("ʼ", "'").replace("_", " ")
 

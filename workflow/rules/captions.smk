@@ -12,7 +12,7 @@ rule captions:
     conda:
         "../../environment.yml"
     params:
-        version=1,
+        version=2,
     shell:
         "logged {log} python -m pipeline.captions --plan {input.plan}"
         " --settings {input.settings} --output {output}"
