@@ -81,7 +81,7 @@ def kill(node: subprocess.Popen) -> None:
     node.wait()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_nodes_come_leave_and_die_and_each_step_has_the_loss_of_an_undisturbed_run(nodes, tmp_path):
     nodes.wait_for(1, 5)
     second = nodes.add()

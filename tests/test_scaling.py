@@ -31,8 +31,8 @@ def test_a_tables_rows_compare_with_one_rank():
         lines[0]
         == "| ranks | clips/s | speed-up | efficiency | step ms | video | backward | exchange |"
     )
-    assert lines[2] == "| 1 | 100 | 1.00 | 100% | 100 | 60 | 40 | 0 |"
-    assert lines[3] == "| 4 | 250 | 2.50 | 62% | 39.9 | 15 | 12.5 | 12.3 |"
+    assert lines[2] == "| 1 | 100 | 1.00 | 100% | 100 | 60.0 | 40.0 | 0.0 |"
+    assert lines[3] == "| 4 | 250 | 2.50 | 62% | 39.9 | 15.0 | 12.5 | 12.3 |"
     # Without a run on one rank, a rank of the fewest stands for it.
     assert "| 4 | 400 | 4.00 | 100% |" in table([speed(2, 200.0), speed(4, 400.0)])
 
@@ -42,17 +42,17 @@ def test_a_tables_rows_compare_with_one_rank():
     [
         (
             speed(4, 250.0, video=15, backward=12, exchange=13),
-            "4 ranks are 2.50 times as fast as one; of the 15 ms that a step takes too long 13 ms"
-            " are exchange: raise train.global_batch.",
+            "4 ranks are 2.50 times as fast as one; of the 15.0 ms that a step takes too long 13.0"
+            " ms are exchange: raise train.global_batch.",
         ),
         (
             speed(2, 150.0, video=30, backward=20, data=17),
-            "2 ranks are 1.50 times as fast as one; of the 17 ms that a step takes too long 17 ms"
-            " are data: raise run.train.workers, or bring the shards to a faster disk.",
+            "2 ranks are 1.50 times as fast as one; of the 17.0 ms that a step takes too long 17.0"
+            " ms are data: raise run.train.workers, or bring the shards to a faster disk.",
         ),
         (
             speed(2, 110.0, video=58, backward=25, data=5),
-            "28 ms are video: more ranks make this part no shorter",
+            "28.0 ms are video: more ranks make this part no shorter",
         ),
         (speed(2, 190.0, video=30, backward=20), "nothing limits them"),
     ],
@@ -74,14 +74,25 @@ def test_the_first_line_which_warms_up_counts_nothing():
     assert (found.clips_per_second, found.verdict, found.parts["data"]) == (3.0, "v3.0", 0.5)
 
 
-def test_ranks_beyond_the_gpus_are_refused_and_those_beyond_the_cores_said(monkeypatch):
+def test_ranks_beyond_the_gpus_are_refused_and_those_beyond_the_cores_said(monkeypatch, caplog):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("trainer.tools.scaling.usable_cores", lambda: 4)
-    assert check_ranks([1, 2], "auto") == ""
+    assert check_ranks([2, 1, 2], "auto") == [1, 2]
     with pytest.raises(ValueError, match=r"--ranks 8: this machine has 2 GPUs .* allowed: 1 to 2,"):
-        check_ranks([1, 8], "auto")
-    assert check_ranks([4], "gloo") == ""
-    assert "8 ranks share 4 cores here" in check_ranks([1, 8], "gloo")
+        check_ranks([8, 1], "auto")
+    assert check_ranks([4], "gloo") == [4]
+    assert not caplog.messages
+    assert check_ranks([1, 8], "gloo") == [1, 8]
+    assert caplog.messages == ["8 ranks share 4 cores here, as they would in training"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks"), [(0, [1, 2, 4]), (1, [1]), (3, [1, 2]), (8, [1, 2, 4, 8])]
+)
+def test_without_numbers_they_double_up_to_the_machine(monkeypatch, gpus, ranks):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("trainer.tools.scaling.usable_cores", lambda: 6)
+    assert check_ranks(None, "auto") == ranks
 
 
 def test_what_is_no_number_of_ranks_is_refused(capsys):

@@ -12,6 +12,7 @@ short runs with --stop-at.
 from __future__ import annotations
 
 import argparse
+import logging
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ CURES = {
 }
 COMPUTING = "more ranks make this part no shorter: they share cores or memory, or it is too small"
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -50,7 +53,7 @@ class Speed:
     ranks: int
     clips_per_second: float
     parts: dict[str, float]
-    """Mean seconds of a step in each part."""
+    """Seconds of a step in each part, the median of its lines."""
     verdict: str
 
     def beside(self, first: Speed) -> tuple[float, float]:
@@ -85,7 +88,7 @@ def speed_of(ranks: int, lines: list[dict]) -> Speed:
     return Speed(
         ranks,
         float(np.median([line["clips_per_second"] for line in lines])),
-        {name: float(np.mean([line[f"seconds_{name}"] for line in lines])) for name in PARTS},
+        {name: float(np.median([line[f"seconds_{name}"] for line in lines])) for name in PARTS},
         lines[-1]["verdict"],
     )
 
@@ -100,11 +103,11 @@ def table(speeds: list[Speed]) -> str:
     rows = [["ranks", "clips/s", "speed-up", "efficiency", "step ms", *shown]]
     for speed in speeds:
         faster, efficiency = speed.beside(speeds[0])
-        milliseconds = [sum(speed.parts.values()), *(speed.parts[name] for name in shown)]
+        seconds = [sum(speed.parts.values()), *(speed.parts[name] for name in shown)]
         rows.append(
             [
                 str(speed.ranks), f"{speed.clips_per_second:.4g}", f"{faster:.2f}",
-                f"{efficiency:.0%}", *(f"{1000 * value:.3g}" for value in milliseconds),
+                f"{efficiency:.0%}", *map(_milliseconds, seconds),
             ]
         )  # fmt: skip
     lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -123,23 +126,32 @@ def limit(speeds: list[Speed]) -> str:
     lost = {name: last.parts[name] - first.parts[name] * first.ranks / last.ranks for name in PARTS}
     worst = max(lost, key=lambda name: lost[name])
     return (
-        f"{begin}; of the {1000 * sum(lost.values()):.3g} ms that a step takes too long"
-        f" {1000 * lost[worst]:.3g} ms are {worst}: {CURES.get(worst, COMPUTING)}."
+        f"{begin}; of the {_milliseconds(sum(lost.values()))} ms that a step takes too long"
+        f" {_milliseconds(lost[worst])} ms are {worst}: {CURES.get(worst, COMPUTING)}."
     )
 
 
-def check_ranks(ranks: list[int], backend: str) -> str:
-    """Refuse what this machine has no GPUs for; a warning where ranks share cores, or nothing."""
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}" if seconds < 0.1 else f"{1000 * seconds:.0f}"
+
+
+def check_ranks(wanted: list[int] | None, backend: str) -> list[int]:
+    """The numbers of ranks in order; by default 1, 2, 4 .. up to the GPUs, else the cores.
+
+    Raises:
+        ValueError: more ranks than GPUs.
+    """
     gpus = 0 if backend == "gloo" else torch.cuda.device_count()
-    if gpus and max(ranks) > gpus:
+    places = gpus or usable_cores()
+    ranks = sorted(set(wanted or [2**n for n in range(places.bit_length())]))
+    if ranks[-1] > places and gpus:
         raise ValueError(
-            f"--ranks {max(ranks)}: this machine has {gpus} GPUs and a rank needs one; allowed: 1"
-            f" to {gpus}, or --backend gloo to measure the CPU"
+            f"--ranks {ranks[-1]}: this machine has {gpus} GPUs and a rank needs one; allowed: 1 to"
+            f" {gpus}, or --backend gloo to measure the CPU"
         )
-    cores = usable_cores()
-    if max(ranks) > cores:
-        return f"{max(ranks)} ranks share {cores} cores here: so would they in training."
-    return ""
+    if ranks[-1] > places:
+        logger.warning("%d ranks share %d cores here, as they would in training", ranks[-1], places)
+    return ranks
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -150,14 +162,13 @@ def main(argv: list[str] | None = None) -> None:
         " out. All other arguments are those of trainer.train.",
     )
     add = parser.add_argument
-    add("--ranks", type=at_least(1), nargs="+", default=[1, 2], help="numbers of ranks to try")
+    add("--ranks", type=at_least(1), nargs="+", help="numbers to try: 1, 2, 4 .. if not given")
     add("--steps", type=at_least(2 * LOG_EVERY), default=50, help="of each run")
     own, rest = parser.parse_known_args(argv)
-    arguments, ranks = parse(rest), sorted(set(own.ranks))
-    warning = check_ranks(ranks, arguments.backend)
+    arguments = parse(rest)
+    ranks = check_ranks(own.ranks, arguments.backend)
     speeds = [measure(arguments, number, own.steps) for number in ranks]
-    lines = [table(speeds), "", limit(speeds), *([warning] if warning else [])]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write(f"{table(speeds)}\n\n{limit(speeds)}\n")
 
 
 if __name__ == "__main__":
