@@ -79,6 +79,18 @@ def refused(folder: Path, **sections) -> str:
         ({"train": {"init_from": "no.pt"}}, "train.init_from is 'no.pt', and there is no such"),
         ({"evaluate": {"protocols": {"Held out": None}}}, "evaluate.protocols has the name 'Held"),
         ({"run": {"train": {"backend": "mpi"}}}, "run.train.backend is 'mpi', allowed: ['auto',"),
+        *(
+            ({"run": {"train": {"nodes": nodes}}}, f"run.train.nodes is {nodes!r}, allowed: Mach")
+            for nodes in ("x", "0:2", "1:", 0)
+        ),
+        (
+            {"run": {"train": {"nodes": "4:1"}}},
+            "run.train.nodes is '4:1', MIN:MAX with MIN above MAX",
+        ),
+        (
+            {"run": {"train": {"nodes": "1:4", "max_restarts": 0}}},
+            "run.train.nodes is '1:4' and run.train.max_restarts 0, must be at least 1",
+        ),
         ({"plan": {"videos": "no.csv"}}, "plan.videos is 'no.csv', which does not exist in "),
         (
             {"plan": {"videos": ".", "captions": "captions.csv"}},
@@ -145,6 +157,16 @@ def test_several_nodes_without_slurm_are_refused_before_anything_runs(folder):
     assert "\nrun.train.nodes is 2, but this run stays on one machine: use `--profile" in run.text
     # What needs no training runs all the same.
     snakemake(folder, "results/settings/train.json")
+
+
+@pytest.mark.workflow
+def test_nodes_that_come_and_go_are_refused_where_slurm_gives_them(folder, monkeypatch):
+    section = {"videos": "videos.csv", "captions": "captions.csv"}
+    write_config(folder, plan=section, run={"train": {"nodes": "1:4", "max_restarts": 1}})
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    run = snakemake(folder, status=1)
+    assert run.jobs == []
+    assert "\nrun.train.nodes is 1:4, but Slurm gives a job its nodes once" in run.text
 
 
 @pytest.mark.workflow

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.ranks import free_port
 from tests.synthetic_bags import make_results
+from tests.training_runs import descendants, finish
 from trainer.launch import (
     Launch,
     Meeting,
@@ -29,9 +32,10 @@ from trainer.launch import (
 ROOT = Path(__file__).parents[1]
 
 
-def launch(**changes) -> Launch:
+def launch(nodes: int = 1, **changes) -> Launch:
     values = {
-        "nodes": 1, "processes": 2, "threads": 5, "max_restarts": 1, "network_interface": None,
+        "min_nodes": nodes, "max_nodes": nodes, "processes": 2, "threads": 5, "max_restarts": 1,
+        "join_seconds": 30, "network_interface": None,
         "command": ["-m", "trainer.train", "--settings", "a b.json"],
     }  # fmt: skip
     return Launch(**(values | changes))
@@ -46,7 +50,7 @@ def test_one_node_is_torchrun_standalone():
 
 
 def test_several_nodes_are_srun_and_torchrun():
-    line = command_line(launch(nodes=3, max_restarts=0), Meeting(41234, "10.0.0.7"))
+    line = command_line(launch(nodes=3, max_restarts=0), Meeting("10.0.0.7:21234", 41234))
     assert line == [
         "srun", "--jobid", "41234", "--nodes", "3", "--ntasks", "3", "--ntasks-per-node", "1",
         "--cpus-per-task", "5", "--kill-on-bad-exit=1", "--label",
@@ -55,6 +59,36 @@ def test_several_nodes_are_srun_and_torchrun():
         "--max-restarts", "0", "--log-dir", "/dev/null",
         "-m", "trainer.train", "--settings", "a b.json",
     ]  # fmt: skip
+
+
+def test_nodes_that_meet_without_slurm_are_torchrun_on_each():
+    meeting = find_meeting(launch(nodes=3), {}, "n1:29400")
+    line = command_line(launch(nodes=3), meeting)
+    assert line[:9] == [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "n1:29400",
+    ]  # fmt: skip
+    assert "--rdzv-conf" not in line
+
+
+def test_nodes_that_come_and_go_meet_on_this_one_unless_told(caplog):
+    caplog.set_level("INFO")
+    few = launch(min_nodes=1, max_nodes=4)
+    meeting = find_meeting(few, {})
+    assert f"--meet-at {meeting.endpoint}" in caplog.messages[-1]
+    host, _, port = meeting.endpoint.rpartition(":")
+    assert host == socket.getfqdn()
+    assert 0 < int(port) < 2**16
+    line = command_line(few, meeting)
+    assert line[3:5] == ["--nnodes", "1:4"]
+    assert line[line.index("--rdzv-conf") + 1] == "last_call_timeout=30"
+
+
+def test_a_slurm_job_keeps_its_nodes_but_several_jobs_may_meet():
+    few = launch(min_nodes=1, max_nodes=4)
+    with pytest.raises(ValueError, match=r"--nodes 1:4 in Slurm job 77: .*run.train.nodes: 4"):
+        find_meeting(few, {"SLURM_JOB_ID": "77"})
+    assert find_meeting(few, {"SLURM_JOB_ID": "77"}, "n1:29400") == Meeting("n1:29400")
 
 
 def test_ranks_share_the_threads_and_the_interface():
@@ -82,7 +116,7 @@ def fake_slurm(folder: Path, monkeypatch, nodes: str = "n1\nn2") -> None:
 def test_slurm_is_asked_for_the_first_nodes_address(tmp_path, monkeypatch):
     fake_slurm(tmp_path, monkeypatch)
     meeting = find_meeting(launch(nodes=2), {"SLURM_JOB_ID": "77"})
-    assert (meeting.job_id, meeting.address, meeting.port) == (77, "127.0.0.1", 20077)
+    assert meeting == Meeting("127.0.0.1:20077", 77)
 
 
 def test_a_wrong_number_of_nodes_is_named(tmp_path, monkeypatch):
@@ -93,7 +127,7 @@ def test_a_wrong_number_of_nodes_is_named(tmp_path, monkeypatch):
 
 def test_without_slurm_nothing_falls_back_to_one_node(tmp_path, monkeypatch):
     assert find_meeting(launch(), {}) is None
-    with pytest.raises(ValueError, match=r"2 nodes need a Slurm job.*torch\.distributed\.run"):
+    with pytest.raises(ValueError, match=r"2 nodes need a Slurm job.*--meet-at FIRST_NODE:29400"):
         find_meeting(launch(nodes=2), {})
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="squeue is not on PATH"):
@@ -129,6 +163,13 @@ def test_dry_run_prints_the_line_and_runs_nothing(capsys):
     [
         (["--processes", "0", "--", "x"], "--processes is 0"),
         (["--max-restarts", "-1", "--", "x"], "--max-restarts is -1"),
+        (["--join-seconds", "0", "--", "x"], "--join-seconds is 0"),
+        *(
+            (["--nodes", nodes, "--", "x"], f"--nodes is '{nodes}', must be a number from 1 on, or")
+            for nodes in ("4:1", "0:2", "x", "0", "1:", ":4", "1:2:3", "")
+        ),
+        (["--nodes", "1:4", "--", "x"], "--nodes 1:4 needs --max-restarts of at least 1"),
+        (["--nodes", "2", "--meet-at", "n1", "--", "x"], "--meet-at is 'n1', must be HOST:PORT"),
         (["--processes", "1"], "no command after --"),
     ],
 )
@@ -210,6 +251,54 @@ def test_a_signal_reaches_the_ranks_which_have_time_to_save(tmp_path, number):
         process.kill()
 
 
+@pytest.mark.timeout(150)
+def test_a_node_that_waits_for_others_need_not_be_told_where(tmp_path):
+    (tmp_path / "rank.py").write_text(TWO_AGENTS)
+    argv = [
+        sys.executable, "-m", "trainer.launch", "--nodes", "1:2", "--max-restarts", "1",
+        "--join-seconds", "1", "--", str(tmp_path / "rank.py"), str(tmp_path),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(argv, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    status, text = finish(process)
+    assert status == 0, text
+    assert "other machines come by the same line with --meet-at" in text
+    assert (tmp_path / "0").read_text() == "1 [0]"
+
+
+@pytest.mark.timeout(240)
+def test_nodes_end_in_one_line_with_the_one_that_they_meet_at(tmp_path):
+    """Whatever its end was; here a kill, while the others' ranks still run."""
+    (tmp_path / "rank.py").write_text(RANK)
+    argv = [
+        sys.executable, "-m", "trainer.launch", "--nodes", "1:2", "--max-restarts", "3",
+        "--meet-at", f"127.0.0.1:{free_port()}", "--join-seconds", "120", "--",
+        str(tmp_path / "rank.py"), str(tmp_path),
+    ]  # fmt: skip
+    host = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        # Its store answers before the other may come, which else would hold it.
+        wait_for_listener(int(argv[8].rpartition(":")[2]))
+        guest = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        wait_for(tmp_path / "ready", 90)
+        for pid in descendants(host.pid):
+            os.kill(pid, signal.SIGKILL)
+        status, text = finish(guest, 90)
+    finally:
+        host.kill()
+    assert status not in (0, 143)
+    assert text.splitlines()[-1].endswith("the run goes on from its newest checkpoint"), text
+
+
+def wait_for_listener(port: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        assert time.monotonic() < deadline, f"nothing listens at {port}"
+        time.sleep(0.05)
+
+
 TWO_AGENTS = """
 import sys
 from trainer import distributed
@@ -227,12 +316,11 @@ main()
 def recipe_of_the_readme(command: str | None = None) -> str:
     """The line for several machines, with two ranks on each; `command` replaces the trainer's."""
     text = (ROOT / "config/README.md").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"```bash\n(export OMP.*?)```", text, re.DOTALL)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    line = recipe.replace("\\\n", " ").replace("--nproc-per-node 8", "--nproc-per-node 2")
-    line = line.replace("FIRST_MACHINE:29400", f"127.0.0.1:{port}").replace("eth0", "lo")
-    assert line.count("--rdzv-") == 3
+    recipes = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    (recipe,) = (text for text in recipes if "--nodes 2 --meet-at" in text)
+    line = recipe.replace("\\\n", " ").replace("--processes 8", "--processes 2")
+    line = line.replace("FIRST_MACHINE:29400", f"127.0.0.1:{free_port()}").replace("eth0", "lo")
+    assert line.count("127.0.0.1") == line.count("--processes 2") == line.count(" lo ") == 1
     return re.sub("-m trainer.train .*", command, line) if command else line
 
 
@@ -270,7 +358,7 @@ def test_a_machine_without_the_shared_folder_is_named_in_one_line(tmp_path):
     make_results(tmp_path / "shared/results")
     ended = run_agents(recipe_of_the_readme(), [tmp_path / "shared", tmp_path / "elsewhere"])
     assert all(status for status, _ in ended)
-    errors = [line for _, text in ended for line in text.splitlines() if " ERROR " in line]
-    assert len(errors) == 1
     fault = rf"opening bag files failed on rank \d on {socket.gethostname()}: results/plan holds no"
-    assert re.search(fault, errors[0])
+    for _, text in ended:
+        assert re.search(f" ERROR {fault}", text.splitlines()[-1]), text
+        assert len(set(re.findall(" ERROR (.*)", text))) == 1

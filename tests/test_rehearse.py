@@ -19,7 +19,7 @@ def test_a_half_is_told_all_that_the_run_was_but_its_places(tmp_path):
     given = make_results(tmp_path).train_arguments(
         bank_on_cpu=1, gradient_as_bucket_view=0, workers="auto", chunk=3
     )
-    line = command_line(parse([*given, "--rehearse"]), tmp_path / "x", ["--stop-at", "4"])
+    line = command_line(parse([*given, "--rehearse"]), tmp_path / "x", 2, ["--stop-at", "4"])
     found = vars(parse(line[line.index("trainer.train") + 1 :]))
     changed = {
         "settings": str(tmp_path / "x/train.json"), "state": str(tmp_path / "x"),

@@ -218,9 +218,10 @@ def test_changed_keys_run_exactly_these_jobs(folder):
         ({"report": {"title": "Other"}}, ["settings report", "report"]),
         ({"run": {"probe_workers": 1, "encode": {"batch": 2, "threads": 1}}}, []),
         ({"run": {"train": {"nodes": 2, "gpus_per_node": 1, "max_restarts": 0}}}, []),
+        ({"run": {"train": {"nodes": "1:4", "max_restarts": 1}}}, []),
         ({"run": {"track_files_up_to": 100}}, []),
     ],
-    ids=["evaluate", "report", "run", "nodes", "tracking"],
+    ids=["evaluate", "report", "run", "nodes", "elastic", "tracking"],
 )
 def test_changed_keys_reach_what_depends_on_them(folder, sections, expected):
     write_config(folder, **sections)

@@ -198,6 +198,14 @@ def test_one_node_asks_for_gpus_and_no_mpi(data):
 
 
 @pytest.mark.workflow
+def test_nodes_that_come_and_go_ask_for_what_one_does(data):
+    resources = _resources(data, nodes="1:4", gpus_per_node=8, max_restarts=1)
+    assert resources["train_nodes"] == "1:4"
+    assert resources["gpu"] == "8"
+    assert {"mpi", "nodes", "tasks", "gres"} & resources.keys() == set()
+
+
+@pytest.mark.workflow
 def test_several_nodes_ask_for_one_launcher_on_each(data):
     resources = _resources(data, nodes=2, gpus_per_node=4, network_interface="eth0")
     expected = {"mpi": "srun", "nodes": "2", "tasks": "2", "gres": "gpu:4", "tasks_per_gpu": "0"}

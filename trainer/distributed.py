@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from trainer.cli import LOST_OTHERS
+from trainer.cli import LOST_OTHERS, tell_launcher
 from trainer.stopwatch import Stopwatch
 from trainer.watchdog import give_up_after
 
@@ -144,6 +144,7 @@ class World:
         """End all ranks for a reason that all of them know; rank 0 says it. Raises `ValueError`."""
         if self.first:
             raise ValueError(message)
+        tell_launcher(message)  # another machine's, which rank 0 cannot tell
         sys.exit(1)
 
     @contextmanager
@@ -198,10 +199,12 @@ def start(backend: str, timeout_seconds: float) -> World:
 def _join(backend: str, device: torch.device, timeout: timedelta) -> World:
     """Meet the other ranks where the environment says."""
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-    # torchrun may hand a restarted rank the store of the attempt before, in which the addresses
-    # of dead ranks still stand.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt-{attempt}", store)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun may hand a restarted rank the store of the attempt before, in which the addresses
+        # of dead ranks still stand. Where nodes come and go each start has a store of its own, and
+        # those that came late count fewer attempts.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     cpu_group = dist.group.WORLD if backend == "gloo" else dist.new_group(None, timeout, "gloo")
     return World(rank, size, device, cpu_group, Stopwatch(device))

@@ -48,7 +48,9 @@ def rehearse(arguments: argparse.Namespace, *, steps: int = STEPS) -> None:
         _report(read_metrics(root / "metrics.jsonl"), saved)
 
 
-def command_line(arguments: argparse.Namespace, root: Path, more: list[str]) -> list[str]:
+def command_line(
+    arguments: argparse.Namespace, root: Path, ranks: int, more: list[str]
+) -> list[str]:
     """The launcher's argv of one half."""
     changed = {
         "settings": root / "train.json", "state": root, "output": root / "model.pt",
@@ -64,13 +66,14 @@ def command_line(arguments: argparse.Namespace, root: Path, more: list[str]) -> 
             f"--{name.replace('_', '-')}", int(value) if isinstance(value, bool) else value
         )
     ]  # fmt: skip
-    launcher = ["-m", "trainer.launch", "--processes", "2", "--threads", "2", "--"]
+    count = str(ranks)
+    launcher = ["-m", "trainer.launch", "--processes", count, "--threads", count, "--"]
     return [sys.executable, *launcher, "-m", "trainer.train", *map(str, flags), *more]
 
 
 def _part(arguments: argparse.Namespace, root: Path, more: list[str], *, doing: str) -> None:
     logger.info("rehearsing %s", doing)
-    status = subprocess.run(command_line(arguments, root, more), check=False).returncode
+    status = subprocess.run(command_line(arguments, root, 2, more), check=False).returncode
     if status:
         raise ValueError(
             f"rehearsal: {doing} ended with exit status {status}; its lines above say why"

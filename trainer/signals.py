@@ -49,7 +49,8 @@ def stopped_status() -> int:
     """What a rank ends with once it has saved because a signal asked for it.
 
     143, but 0 below the launcher, which is told by a file: torchrun would take 143 for a fault and
-    start the ranks again in place, or kill those that are still leaving.
+    start the ranks again in place, or kill those that are still leaving. Where nodes come and go
+    the launcher names no file: there they are to start again.
     """
     path = os.environ.get(STOP_FILE)
     if not path:

@@ -2,53 +2,29 @@
 
     python -m tests.benchmarks.scaling [--ranks 1 2] [--quick]
 
-Each rank computes on one thread, so that ranks and not threads are compared. Towers and vocabulary
-have the released sizes (`released_bags`).
+It is `trainer.tools.scaling` on towers and a vocabulary of the released sizes (`released_bags`).
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
-from tests.benchmarks.measure import table
 from tests.benchmarks.released_bags import make_released
-from trainer.monitor import read_metrics
-
-ROOT = Path(__file__).parents[2]
-
-
-def clips_per_second(root: Path, ranks: int, steps: int) -> tuple[float, str]:
-    """Of a whole run, without its first lines; and its last verdict."""
-    results = make_released(root, videos_of_shards=(200, 200), max_steps=steps)
-    argv = [
-        sys.executable, "-m", "trainer.launch", "--processes", str(ranks), "--threads", str(ranks),
-        "--", "-m", "trainer.train",
-        *results.train_arguments(save_every=10**6, validate_every=0, log_every=5),
-    ]  # fmt: skip
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
-    lines = read_metrics(root / "train/metrics.jsonl")[1:]
-    return float(np.median([e["clips_per_second"] for e in lines])), lines[-1]["verdict"]
+from trainer.tools import scaling
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few steps")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--ranks", nargs="+", default=["1", "2"])
     arguments = parser.parse_args()
-    rows, first = [["ranks", "clips a second", "speed-up", "efficiency", "verdict"]], None
-    for ranks in arguments.ranks:
-        with tempfile.TemporaryDirectory() as folder:
-            speed, verdict = clips_per_second(Path(folder), ranks, 15 if arguments.quick else 50)
-        first = first or speed / ranks
-        rows.append([ranks, speed, speed / first, speed / first / ranks, verdict])
-    sys.stdout.write(table(rows))
+    with tempfile.TemporaryDirectory() as folder:
+        results = make_released(Path(folder), videos_of_shards=(200, 200))
+        steps = "15" if arguments.quick else "50"
+        scaling.main([*results.train_arguments(), "--ranks", *arguments.ranks, "--steps", steps])
 
 
 if __name__ == "__main__":

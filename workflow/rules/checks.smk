@@ -17,6 +17,7 @@ def check_config():
                 f"plan.{key} is {config['plan'][key]!r}, which does not exist in {Path.cwd()}: name"
                 f" {what} there, as config/README.md says"
             )
+    check_node_range(config["run"]["train"])
     if not os.path.isfile(config["plan"]["videos"]):
         raise WorkflowError(
             f"plan.videos is {config['plan']['videos']!r}, which is no file: make the table of a"
@@ -37,6 +38,22 @@ def check_config():
                 f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
                 " path; config/README.md says what may stand there"
             )
+
+
+def check_node_range(run):
+    """Refuse machines that come and go where the launcher would, after all else is done."""
+    if not isinstance(run["nodes"], str):
+        return
+    fewest, most = map(int, run["nodes"].split(":"))
+    if fewest > most:
+        raise WorkflowError(
+            f"run.train.nodes is {run['nodes']!r}, MIN:MAX with MIN above MAX: swap them"
+        )
+    if not run["max_restarts"]:
+        raise WorkflowError(
+            f"run.train.nodes is {run['nodes']!r} and run.train.max_restarts 0, must be at least 1:"
+            " each machine that leaves uses up one on every other"
+        )
 
 
 def named_files():
@@ -88,6 +105,7 @@ def config_fault(fault):
         "exclusiveMinimum": f"must be above {fault.validator_value}",
         "exclusiveMaximum": f"must be below {fault.validator_value}",
         "pattern": f"allowed: {fault.schema.get('description', fault.message)}",
+        "anyOf": f"allowed: {fault.schema.get('description', fault.message)}",
     }.get(fault.validator, fault.message)
     if fault.validator == "enum":
         allowed = did_you_mean(fault.instance, fault.validator_value) + allowed
@@ -134,11 +152,16 @@ def check_until():
 def check_nodes():
     """Stop before anything is encoded where training will ask for machines that nobody gives."""
     nodes = config["run"]["train"]["nodes"]
-    if nodes == 1 or workflow.non_local_exec or os.getenv("SLURM_JOB_ID"):
+    slurm = workflow.non_local_exec or os.getenv("SLURM_JOB_ID")
+    elastic = isinstance(nodes, str)
+    if nodes == 1 or elastic != bool(slurm):
         return
+    fault = (
+        "Slurm gives a job its nodes once, and none comes or leaves: set a number, and a retry goes"
+        " on where a node died"
+        if elastic
+        else "this run stays on one machine: use `--profile workflow/profiles/slurm`, set"
+        " run.train.nodes: 1, or run `all_bags` here and train by hand as config/README.md says"
+    )
     if any(job.rule.name == "train" for job in workflow.dag.needrun_jobs()):
-        raise WorkflowError(
-            f"run.train.nodes is {nodes}, but this run stays on one machine: use `--profile"
-            " workflow/profiles/slurm`, set run.train.nodes: 1, or run `all_bags` here and train by"
-            " hand as config/README.md says"
-        )
+        raise WorkflowError(f"run.train.nodes is {nodes}, but {fault}")

@@ -179,7 +179,7 @@ def train_resources():
     spread["train_profile"] = "{start}:{steps}".format(**run["profile"])
     spread["train_nodes"] = nodes
     spread["train_network"] = f"--network-interface {interface}" if interface else ""
-    if nodes == 1:
+    if nodes == 1 or isinstance(nodes, str):
         return spread | ({"gpu": gpus} if gpus else {})
     # More than one node: Slurm starts one launcher on each, which needs `mpi`; `gpu` would be
     # turned into tasks per GPU.

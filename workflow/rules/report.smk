@@ -21,7 +21,11 @@ rule report:
     conda:
         "../../environment.yml"
     resources:
-        trained_nodes=config["run"]["train"]["nodes"],
+        trained_nodes=(
+            0  # not known: machines came and went
+            if isinstance(config["run"]["train"]["nodes"], str)
+            else config["run"]["train"]["nodes"]
+        ),
         trained_ranks=config["run"]["train"]["processes_per_node"],
         trained_gpus=config["run"]["train"]["gpus_per_node"],
     params:
