@@ -25,13 +25,18 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from trainer.cli import FAULT_FILE, LOST_OTHERS, die_with_parent, run
+from trainer.cli import AGENT, FAULT_FILE, LOST_OTHERS, die_with_parent, run
 from trainer.signals import STOP_FILE, STOPPED
 
 SHUTDOWN_SECONDS = 120
 """How long ranks may take to save after a signal before torchrun kills them."""
+
+_AS_AGENT = ["sh", "-c", f'{AGENT}=$$ exec "$0" "$@"']
+"""Tells torchrun's ranks its process id: one that it started and then died under would else take
+whoever adopted it for its parent."""
 
 ANSWER_SECONDS = 60
 """How long Slurm's commands may take to answer."""
@@ -79,14 +84,15 @@ class Meeting:
 
 def command_line(launch: Launch, meeting: Meeting | None) -> list[str]:
     """The argv that starts all ranks; `meeting` is None on one node."""
+    torchrun = [*_AS_AGENT, *_torchrun(launch, meeting)]
     if meeting is None:
-        return _torchrun(launch, None)
+        return torchrun
     srun = [
         "srun", "--jobid", str(meeting.job_id), "--nodes", str(launch.nodes),
         "--ntasks", str(launch.nodes), "--ntasks-per-node", "1",
         "--cpus-per-task", str(launch.threads), "--kill-on-bad-exit=1", "--label",
     ]  # fmt: skip
-    return [*srun, *_torchrun(launch, meeting)]
+    return [*srun, *torchrun]
 
 
 def _torchrun(launch: Launch, meeting: Meeting | None) -> list[str]:
@@ -189,7 +195,7 @@ def start(argv: list[str], environment: Mapping[str, str]) -> int:
             argv,
             env={**environment, FAULT_FILE: str(fault_file), STOP_FILE: str(stop_file)},
             process_group=0,
-            preexec_fn=_before_exec,  # noqa: PLW1509 - the launcher has one thread
+            preexec_fn=partial(_before_exec, os.getpid()),  # noqa: PLW1509 - the launcher has one thread
         )
         if signalled:  # before there was anyone to tell
             process.terminate()
@@ -202,9 +208,9 @@ def start(argv: list[str], environment: Mapping[str, str]) -> int:
     return STOPPED if stopped or (signalled and status) else status
 
 
-def _before_exec() -> None:
+def _before_exec(launcher: int) -> None:
     """Torchrun goes when the launcher does, and leaves SIGUSR1, of which it would die, to ranks."""
-    die_with_parent()
+    die_with_parent(launcher)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
@@ -213,7 +219,9 @@ def _say_last(fault_file: Path, status: int) -> None:
     reasons = [
         f"the ranks ended with exit status {status} and gave no reason: torchrun's report above"
         " names the first to end; exit code -9 is a kill from outside, often for want of memory, -6"
-        " an abort, with NCCL often of ranks that waited longer than run.train.timeout_seconds"
+        " an abort, with NCCL often of ranks that waited longer than run.train.timeout_seconds, -7"
+        " (SIGBUS) a mapped file that became shorter under it: a bag file (results/bags) or"
+        " embeddings written over in place, by cp or rsync --inplace, instead of renamed over"
     ]
     if fault_file.exists():
         reasons = fault_file.read_text(encoding="utf-8").splitlines()
