@@ -124,8 +124,9 @@ def after_step(
             "gradient_norm": norm,
             "temperature": float(torch.as_tensor(run.model.temperature).detach()),
         }
-        assert run.seen is not None  # a step went before
-        entry |= spread(run.world, *run.seen) | run.times.line(run.world)
+        if run.seen is not None:  # a step had clips
+            entry |= spread(run.world, *run.seen)
+        entry |= run.times.line(run.world)
         entry["alarms"] = run.alarms.line(entry)
         if log:
             log.write(entry)
@@ -201,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     with StopFlag() as stop:
         run, identity = make_ready(arguments, world)
         with world.agree(lambda: hold(run), doing="taking the run folder"):
-            world.agree(run.quarantine.begin, doing="listing what is left out")
+            run.quarantine.begin(world)
             resume(run)
             check_same_weights(world, run.model)
             run.parallel = wrapped(run)
