@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.formats.caption_sources import HEADER, iterate_captions
 from pipeline.formats.files import (
     digest_of,
+    naming,
     read_json,
     sha256_of_file,
     with_line_feeds,
@@ -152,7 +153,7 @@ def _append(path: Path, rows: list[tuple]) -> None:
     if "\r" in text:  # looked for once, for it is rare and rows are many
         text = _table_text(map(with_line_feeds, rows))
     # `replace`: broken JSON can hold half a surrogate pair, which no file can.
-    with open(path, "a", newline="", encoding="utf-8", errors="replace") as file:
+    with naming(path), open(path, "a", newline="", encoding="utf-8", errors="replace") as file:
         if file.tell() == 0:
             file.write(_table_text([HEADER]))
         file.write(text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import zlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -25,8 +24,8 @@ from pipeline.formats.shard import (
     EncodedVideo,
     IndexRow,
     VideoFacts,
-    read_features,
     read_index,
+    read_video,
 )
 
 logger = logging.getLogger(__name__)
@@ -142,16 +141,10 @@ class FeatureStore:
         path = self.previous / self.outputs[0].name
         try:
             with open(path, "rb") as file:
-                features = read_features(
-                    file.fileno(), row.offset, row.feature_dim, 0, row.num_vectors
-                )
+                return read_video(file.fileno(), row)
         except (FileNotFoundError, ValueError) as error:
             logger.warning("%s: %s; encoding %r again", path, error, row.video_id)
             return None
-        if zlib.crc32(features.tobytes()) != row.crc32:
-            logger.warning("%s: features of %r are damaged; encoding it again", path, row.video_id)
-            return None
-        return features
 
 
 def _facts(row: IndexRow) -> VideoFacts:

@@ -36,6 +36,17 @@ def test_collapse_and_a_loss_at_chance_are_told_after_a_while():
     assert alarms(bank_clips=8).line(line | {"step": 201, "clip_std": 1.0}) == []
 
 
+def test_gradients_that_vanish_in_fp16_are_told_with_what_raises_them(caplog):
+    for precision in ("fp16", "fp32"):
+        watched = alarms(precision=precision)
+        watched.step(0.0)
+        watched.step(1.0)
+        assert watched.line({"step": 1}) == (["vanished"] if precision == "fp16" else [])
+        watched.step(1.0)
+        assert watched.line({"step": 2}) == []
+    assert "raise train.fp16_init_scale (overflowing steps want it lower)" in caplog.text
+
+
 def test_spread_is_one_for_scattered_and_zero_for_equal_embeddings():
     torch.manual_seed(0)
     scattered, equal = torch.randn(4000, 16), torch.ones(7, 16)

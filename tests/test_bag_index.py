@@ -31,6 +31,14 @@ def test_missing_bags_and_an_empty_plan_are_named(tmp_path):
         files_of_plan(tmp_path / "nowhere", tmp_path, tmp_path)
 
 
+def test_a_video_is_found_by_its_shard_and_key(results):
+    index = open_index(files_of(results))
+    for video in range(14):
+        shard, key = index.key_of(video)
+        assert index.video_of(str(index.shards[shard].tar), key) == video
+        assert index.video_of(str(index.shards[(shard + 1) % 3].tar), key) is None
+
+
 def test_a_token_id_beyond_the_vocabulary_never_reaches_a_model(tmp_path):
     results = make_results(tmp_path)
     path = results.root / "bags/00000.npz"

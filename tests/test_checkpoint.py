@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -88,6 +90,54 @@ def test_without_a_good_checkpoint_there_is_nothing(tmp_path):
     assert newest_checkpoint(tmp_path) == b""
     with pytest.raises(ValueError, match="damaged"):
         load_checkpoint(b"bagpipe-checkpoint-1 00\nxx")
+
+
+def make_unreadable(path: Path, kind: str, monkeypatch) -> None:
+    """Put something there whose bytes nobody gets."""
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a dangling link":
+        path.symlink_to(path.with_name("gone"))
+    else:
+        path.touch()
+        read = Path.read_bytes
+
+        def failing(asked):
+            if asked == path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return read(asked)
+
+        monkeypatch.setattr(Path, "read_bytes", failing)
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a dangling link", "a disk that fails"])
+def test_what_cannot_be_read_is_named_skipped_and_left_alone(tmp_path, caplog, monkeypatch, kind):
+    save_checkpoint(tmp_path, content(50), keep=9)
+    odd = tmp_path / "step-00000100.checkpoint"
+    make_unreadable(odd, kind, monkeypatch)
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 50
+    assert f"{odd} cannot be read (" in caplog.text
+    assert os.path.lexists(odd)
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a dangling link"])
+@pytest.mark.parametrize("saved", [60, 105])
+def test_what_cannot_be_read_takes_no_good_checkpoints_place(tmp_path, monkeypatch, kind, saved):
+    for step in (40, 50):
+        save_checkpoint(tmp_path, content(step), keep=9)
+    make_unreadable(tmp_path / "step-00000100.checkpoint", kind, monkeypatch)
+    save_checkpoint(tmp_path, content(saved), keep=2)
+    whole = [path for path in checkpoints(tmp_path) if path.is_file()]
+    assert [int(path.name[5:13]) for path in whole] == [saved, 50]
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == saved
+
+
+def test_a_start_without_any_whole_checkpoint_says_that_it_begins_anew(tmp_path, caplog):
+    assert newest_checkpoint(tmp_path) == b""
+    assert caplog.text == ""
+    (tmp_path / "step-00000001.checkpoint").write_bytes(b"rotten")
+    assert newest_checkpoint(tmp_path) == b""
+    assert f"no checkpoint in {tmp_path} is whole: training begins anew" in caplog.text
 
 
 def test_a_failed_save_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -173,8 +223,9 @@ def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path):
     assert child.exitcode == -signal.SIGKILL
     assert (tmp_path / "step-00000002.checkpoint.tmp").stat().st_size > 0
     assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 1
-    save_checkpoint(tmp_path, content(2), keep=1)
-    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 2
+    save_checkpoint(tmp_path, content(3), keep=1)
+    assert load_checkpoint(newest_checkpoint(tmp_path))["step"] == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.checkpoint"]
 
 
 def test_a_runs_own_folder_refuses_other_settings_and_data(tmp_path):

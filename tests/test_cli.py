@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -84,7 +85,8 @@ def test_ranks_above_0_tell_of_trouble_alone(monkeypatch):
 
 PARENT = """
 import subprocess, sys, time
-child = "import time; from trainer.cli import die_with_parent; die_with_parent()"
+child = "import time; from trainer import PARENT; from trainer.cli import die_with_parent"
+child += "; die_with_parent(PARENT)"
 child += "; print('ready', flush=True); time.sleep(60)"
 process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
 process.stdout.readline()
@@ -103,3 +105,10 @@ def test_a_child_dies_with_its_parent_however_that_dies():
     assert int(parent.stdout.readline()) > 0
     parent.send_signal(signal.SIGKILL)
     assert parent.communicate(timeout=30)[1] == ""
+
+
+def test_a_child_whose_parent_died_before_it_could_ask_says_so():
+    body = f"import trainer.cli as cli; cli.die_with_parent({os.getppid()})"
+    status, text = ended("trainer.cli", body)
+    assert status == 1
+    assert f"process {os.getppid()}, which started this one, is gone" in text

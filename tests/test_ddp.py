@@ -27,6 +27,11 @@ CASES = {
     "a rank whose every bag is empty": {"empty": [0, 1, 2, 3, 4]},
     "every bag is empty": {"empty": list(range(12))},
     "a rank without clips": {"skip_rank": True},
+    "a rank with clips and no caption": {"without_captions": True},
+    "a rank with clips and no caption, text side only": {
+        "without_captions": True,
+        "symmetric": False,
+    },
     "small tiles that do not divide": {"tile": 7},
     "one caption a bag, one caption each": {"bag_size": 1},
     "captions shared by clips": {"captions_a_clip": 0.5},
@@ -71,6 +76,8 @@ def make_batch(step: int, counts: list[int], case: dict) -> dict:
     random = np.random.default_rng(step)
     bag_size, each = case.get("bag_size", 3), case.get("captions_a_clip", 2)
     num_captions = [1 + int(each * count) if count else 0 for count in counts]
+    if case.get("without_captions"):
+        num_captions[-1] = 0
     bags = []
     for count, captions in zip(counts, num_captions, strict=True):
         for _ in range(count):
@@ -166,4 +173,5 @@ def test_training_moves_every_parameter():
         after = train(case, World.alone(), 1, torch.float64)["state"]
         moved = [name for name in before if (before[name] - after[name]).abs().max() > 1e-6]
         still = name in ("every bag is empty", "every negative excluded")
+        still |= case.get("without_captions", False)  # for one rank is all
         assert moved == ([] if still else list(before)), name

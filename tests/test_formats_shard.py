@@ -20,6 +20,7 @@ from pipeline.formats.shard import (
     read_features,
     read_index,
     read_index_facts,
+    read_video,
     write_shard,
 )
 from tests.encoded_videos import IDS, RECIPE, failed, video
@@ -155,6 +156,19 @@ def test_reading_past_the_end_is_an_error_and_no_short_array(shard):
     shard[0].write_bytes(shard[0].read_bytes()[: row.offset + 5])
     with open(shard[0], "rb") as file, pytest.raises(ValueError, match="shorter than its index"):
         read_features(file.fileno(), row.offset, 6, 0, row.num_vectors)
+
+
+def test_a_video_that_is_read_whole_is_compared_with_its_index(shard):
+    tar, index = shard
+    row = next(row for row in read_index(index).rows if row.encoded)
+    with open(tar, "r+b") as file:
+        expected = read_features(file.fileno(), row.offset, row.feature_dim, 0, row.num_vectors)
+        assert np.array_equal(read_video(file.fileno(), row), expected)
+        file.seek(row.offset + 5)
+        file.write(b"\x01")
+        file.flush()
+        with pytest.raises(ValueError, match=f"the features of {row.video_id!r} are damaged"):
+            read_video(file.fileno(), row)
 
 
 def test_a_manifest_is_no_index(tmp_path):

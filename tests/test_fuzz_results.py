@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -33,8 +34,11 @@ from tests.encoded_videos import video
 from tests.fuzzing import bounded_memory, damaged, read_or_refuse, replaced
 from tests.synthetic_bags import train_settings
 from tests.tiny_results import FEATURE_DIM, RECIPE, WORDS, make_results
+from trainer.bag_index import files_of_plan, open_index
 from trainer.checkpoint import MAGIC, load_checkpoint, save_checkpoint
+from trainer.distributed import World
 from trainer.model import build_model, load_model, save_model
+from trainer.quarantine import Quarantine
 from trainer.word_vectors import read_vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore:Duplicate name")
@@ -101,6 +105,19 @@ def test_members_of_bags_are_names_and_no_paths(root, scratch, name, content):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(f"{name}.npy", content)
     read_or_refuse(lambda: read_bags(path), naming=path)
+
+
+LISTED = json.dumps({"videos": [{"key": "a", "shard": "x/00000.tar", "rank": 0, "step": 3}]})
+
+
+@given(text=damaged([LISTED.encode()]) | replaced([LISTED.encode()], [b"0", b'"a"'], HOSTILE))
+def test_what_a_run_left_out_before(root, scratch, text):
+    """A list that is damaged is taken for none."""
+    (scratch / "quarantine.json").write_bytes(text)
+    index = open_index(files_of_plan(root / "plan", root / "bags", root / "shards"))
+    quarantine = Quarantine(scratch / "quarantine.json", index, [], min_clips=1, speaks=True)
+    quarantine.begin(World.alone())
+    assert read_json(scratch / "quarantine.json")["videos"] == []
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def launch(nodes: int = 1, **changes) -> Launch:
 
 def test_one_node_is_torchrun_standalone():
     assert command_line(launch(), None) == [
+        "sh", "-c", 'BAGPIPE_AGENT=$$ exec "$0" "$@"',
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "--max-restarts", "1", "--log-dir", "/dev/null",
         "-m", "trainer.train", "--settings", "a b.json",
@@ -54,6 +55,7 @@ def test_several_nodes_are_srun_and_torchrun():
     assert line == [
         "srun", "--jobid", "41234", "--nodes", "3", "--ntasks", "3", "--ntasks-per-node", "1",
         "--cpus-per-task", "5", "--kill-on-bad-exit=1", "--label",
+        "sh", "-c", 'BAGPIPE_AGENT=$$ exec "$0" "$@"',
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "3", "--rdzv-backend", "c10d",
         "--rdzv-endpoint", "10.0.0.7:21234", "--rdzv-id", "41234", "--nproc-per-node", "2",
         "--max-restarts", "0", "--log-dir", "/dev/null",

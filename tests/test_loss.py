@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from tests.loss_cases import assert_close, gradients, random_case
-from trainer.loss import mil_nce_loss
+from trainer.loss import CPU_TILE, GPU_TILE, mil_nce_loss, tile_of
+from trainer.loss_plan import Past
 
 
 def literal_loss(v, t, bags, excluded, *, temperature, symmetric, c):
@@ -55,6 +56,47 @@ def test_loss_and_gradients_equal_the_literal_loop(symmetric, c, normalize, tile
             *unit, bags, excluded, temperature=temperature, symmetric=symmetric, c=c
         )
         assert_close(gradients(loss, v, t, temperature), gradients(expected, v, t, temperature))
+
+
+def test_no_size_of_a_tile_changes_loss_or_gradients():
+    """Larger cases than the literal loop can do, a memory bank among them."""
+    v, t, bags, excluded = random_case(2, 60, 150, 6, excluded=300)
+    random = np.random.default_rng(8)
+    past = Past(
+        torch.from_numpy(random.normal(size=(70, 4))), np.array([[3, 9], [59, 69]]),
+        torch.from_numpy(random.normal(size=(40, 4))), np.array([[0, 0], [149, 39]]),
+    )  # fmt: skip
+    temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+
+    def found(tile):
+        loss = mil_nce_loss(
+            v, t, bags, temperature=temperature, excluded_E2=excluded, past=past, tile=tile
+        )
+        return gradients(loss, v, t, temperature)
+
+    expected = found(60 * 150)
+    for tile in (1, 64, 1000, 8999, CPU_TILE, GPU_TILE, None):
+        assert_close(found(tile), expected)
+
+
+@pytest.mark.parametrize(
+    ("free_gigabytes", "expected"),
+    [(140, GPU_TILE), (5, GPU_TILE), (1, 2**23), (0.01, CPU_TILE), (0, CPU_TILE)],
+)
+def test_a_tile_is_as_large_as_suits_its_device(monkeypatch, free_gigabytes, expected):
+    """On a GPU two of them take at most an eighth of what is free."""
+    free = int(free_gigabytes * 1e9)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 150 * 10**9))
+    assert tile_of.__wrapped__(torch.device("cuda", 0)) == expected
+    assert expected == CPU_TILE or 2 * 4 * expected <= free / 8
+    assert tile_of(torch.device("cpu")) == CPU_TILE
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_clips_without_any_caption_give_0(symmetric):
+    v, t = torch.ones(3, 4, requires_grad=True), torch.zeros(0, 4, requires_grad=True)
+    loss = mil_nce_loss(v, t, torch.full((3, 2), -1), temperature=1, symmetric=symmetric)
+    assert_close(gradients(loss, v, t)[:2], [torch.zeros(()), torch.zeros(3, 4)])
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,22 @@ def test_model_round_trip(tmp_path):
     assert torch.equal(model.embed_captions(ids), loaded.embed_captions(ids))
 
 
+def test_a_model_whose_attention_has_a_bias_is_read_without_it(tmp_path):
+    """As models were before: a softmax is the same whatever is added to all its scores."""
+    path = tmp_path / "model.pt"
+    model = saved_model(path, video_pool="attention", normalize=False)
+    content = torch.load(path, weights_only=True)
+    content["state"]["video.attention.bias"] = torch.tensor([3.7])
+    torch.save(content, path)
+    loaded, _ = load_model(path)
+    torch.manual_seed(0)
+    rows_BTF, mask_BT = torch.randn(5, 6, FEATURE_DIM), torch.arange(6) < torch.tensor([[3]] * 5)
+    scores_BT1 = rows_BTF @ model.video.attention.weight.T + 3.7
+    weights_BT1 = scores_BT1.masked_fill(~mask_BT[..., None], -torch.inf).softmax(dim=1)
+    expected = model.video.project((rows_BTF * weights_BT1).sum(dim=1))
+    assert torch.allclose(loaded.embed_clips(rows_BTF, mask_BT), expected, atol=1e-6)
+
+
 def test_a_full_disk_is_an_os_error_and_leaves_the_model_before(tmp_path):
     saved_model(tmp_path / "model.pt")
     before = (tmp_path / "model.pt").read_bytes()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -34,6 +38,43 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
     assert read_metrics(log.path) == [{"step": 1, "loss": None}]
 
 
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file grows beyond `size` bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_line_for_which_there_is_no_room_names_the_file_and_leaves_the_others(tmp_path):
+    log = MetricsLog(tmp_path, resumed_step=0)
+    log.write({"step": 1, "loss": 1.0})
+    room = log.path.stat().st_size + 10
+    with full_disk(room), pytest.raises(OSError, match=r"File too large: '.*metrics\.jsonl'"):
+        log.write({"step": 2, "loss": 2.0})
+    assert read_metrics(log.path) == [{"step": 1, "loss": 1.0}]
+    assert [e["step"] for e in read_metrics(MetricsLog(tmp_path, resumed_step=9).path)] == [1]
+
+
+class FullBoard:
+    """A writer of TensorBoard files whose disk is full, as that library's threads tell it."""
+
+    log_dir = "runs/board"
+
+    def add_scalar(self, *_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_names_tensorboards_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.monitor._tensorboard", lambda *_: FullBoard())
+    log = MetricsLog(tmp_path, resumed_step=0)
+    with pytest.raises(OSError, match="No space left on device: 'runs/board'"):
+        log.write({"step": 1, "loss": 1.0})
+
+
 def test_no_file_is_no_entries(tmp_path):
     assert read_metrics(tmp_path / "none.jsonl") == []
 
@@ -47,6 +88,17 @@ def test_meter_gives_means_since_the_last_line():
     assert summary["clips_per_second"] == pytest.approx(20 / (2 * summary["step_seconds"]))
     meter.add(torch.tensor(7.0), clips=1)
     assert meter.summary()["loss"] == 7.0
+
+
+def test_steps_without_a_clip_have_time_and_no_loss():
+    meter = Meter(torch.zeros(()))
+    for loss in (2.0, None, 4.0):
+        meter.add(None if loss is None else torch.tensor(loss), clips=10)
+    assert meter.summary()["loss"] == 3.0
+    meter.add(None, clips=0)
+    line = meter.summary()
+    assert "loss" not in line
+    assert line["step_seconds"] > 0
 
 
 def test_times_are_those_of_this_start_s_steps_alone(monkeypatch):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+
+import numpy as np
 import pytest
 import torch
 
 from pipeline.formats.bags import TRAIN
 from pipeline.formats.vocabulary import write_vocabulary
-from tests.synthetic_bags import NUM_WORDS, files_of, make_results, train_settings
+from tests.synthetic_bags import NUM_WORDS, files_of, make_results, step_data, train_settings
 from trainer.bag_index import open_index
-from trainer.preflight import check_device, plan_run, read_words, warn_of_data
+from trainer.batch_parts import micro_batches
+from trainer.distributed import World
+from trainer.loss import mil_nce_loss
+from trainer.preflight import (
+    check_device,
+    describe_run,
+    global_exclusion,
+    plan_run,
+    read_words,
+    warn_of_data,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +80,28 @@ def test_the_number_of_steps_follows_from_videos_visits_and_epochs(tmp_path):
     assert plan_run(index, train_settings(max_steps=5), 2).num_steps == 5
     with pytest.raises(ValueError, match=r"7 ranks share 6 videos of a step .*use fewer ranks"):
         plan_run(index, train_settings(), 7)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_blind_models_loss_is_that_of_embeddings_that_are_all_alike(tmp_path, caplog, parts):
+    """With plain accumulation the captions of a part are no negatives of another's clips."""
+    data = step_data(make_results(tmp_path), plain_accumulation=parts, exclude_same_text=False)
+    batch, losses = data[0], []
+    for part in micro_batches(batch, parts):
+        counts_W3 = np.array([[len(part.clip_ids_B), len(part.caption_ids_N), part.num_valid]])
+        rows = (torch.ones(count, 2) for count in counts_W3[0, :2].tolist())
+        excluded = global_exclusion(data.settings, part, counts_W3, World.alone())
+        losses.append(
+            mil_nce_loss(*rows, part.bag_idx_BA, temperature=1, excluded_E2=excluded).item()
+        )
+    found = describe_run(data, 1, torch.device("cpu"))
+    assert found == pytest.approx(np.mean(losses))  # parts of equal size
+
+
+@pytest.mark.parametrize(("size", "said"), [(3, True), (4, False), (16, False), (17, True)])
+def test_unusual_sizes_of_bags_get_a_line_of_advice(tmp_path, caplog, size, said):
+    index = open_index(files_of(make_results(tmp_path, videos_of_shards=(4,))))
+    index.bag_size = size
+    with caplog.at_level(logging.INFO):
+        warn_of_data(index, num_val=1)
+    assert (f"bags.bag_size is {size}: " in caplog.text) is said

@@ -117,10 +117,11 @@ def test_lists_of_whole_videos_take_each_from_start_to_end(tiny):
 
 # By hand, for windows of 1 s and a feature row each second: 6 rows.
 GOLDEN_WINDOWS = [
-    ((1.0, 5.0), [1.0, 2.0, 3.0, 4.0], (1, 2, 3, 4)),
-    ((0.2, 2.7), [0.2, 0.7, 1.2, 1.7], (0, 1, 1, 2)),
+    ((1.0, 5.0), [1.0, 1.8666667, 2.7333333, 3.6], (1, 2, 3, 4)),
+    ((0.2, 2.7), [0.2, 0.5666667, 0.9333333, 1.3], (0, 1, 1, 1)),
     ((3.4, 4.0), [3.4, 3.4, 3.4, 3.4], (3, 3, 3, 3)),  # shorter than a window
-    ((4.5, 9.0), [4.5, 5.6666667, 6.8333333, 8.0], (5, 5, 5, 5)),  # reaches beyond the video
+    ((3.4, 4.7), [3.4, 3.4, 3.4, 3.4], (3, 3, 3, 3)),  # shorter than a window and what is spared
+    ((4.5, 9.0), [4.5, 5.5333333, 6.5666667, 7.6], (5, 5, 5, 5)),  # reaches beyond the video
 ]
 
 
@@ -128,6 +129,33 @@ GOLDEN_WINDOWS = [
 def test_windows_are_spread_evenly_and_take_the_nearest_row(span, starts, rows):
     assert window_starts(*span, 1.0, 4) == pytest.approx(starts)
     assert window_rows(RECIPE, 6, *span, 4) == rows
+
+
+def reference_starts(start: float, end: float, frames: int, rate: float, num: int) -> list[float]:
+    """The reference's rule: from the start to `end - num_sec - 0.4`, never before the start."""
+    last = end - frames / rate - 0.4
+    if last < start:
+        last = start
+    found = []
+    for window in range(num):
+        found.append(start + (last - start) * window / (num - 1))
+    return found
+
+
+@pytest.mark.parametrize("num", [4, 10])
+def test_windows_begin_where_the_reference_places_them(num):
+    """YouCook2 and MSR-VTT at its 32 frames, 10 a second; and which row each then takes."""
+    sampling = PRESETS["milnce-3.2s"]
+    assert (sampling.frames, sampling.frame_rate) == (32, 10)
+    random = np.random.default_rng(4)
+    for start in random.uniform(0, 300, 200):
+        end = start + random.uniform(0.5, 60)
+        expected = reference_starts(start, end, 32, 10.0, num)
+        assert window_starts(start, end, 3.2, num) == pytest.approx(expected, abs=1e-9)
+        nearest = [min(range(200), key=lambda row, t=t: abs(3.2 * row - t)) for t in expected]
+        assert window_rows(replace(RECIPE, sampling=sampling), 200, start, end, num) == tuple(
+            nearest
+        )
 
 
 @pytest.mark.parametrize("sampling", [*PRESETS.values(), RECIPE.sampling])

@@ -68,6 +68,8 @@ def test_plain_accumulation_gives_up_negatives_and_says_so(tmp_path, caplog):
         _, plain = trained(tmp_path / "plain", plain_accumulation=3)
     assert "a clip has the negatives of its own part alone, about 1/3" in caplog.text
     assert plain[0]["loss"] < exact[0]["loss"] - 0.5
+    # The same clips through the same weights, whatever they are cut into.
+    assert plain[0]["clip_std"] == pytest.approx(exact[0]["clip_std"], abs=1e-6)
 
 
 def test_the_bank_adds_negatives_after_its_warm_up_and_is_resumed(tmp_path):

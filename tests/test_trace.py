@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def steps_in(folder: Path, text: str, num_steps: int = 6) -> set[str]:
 )
 def test_the_steps_that_were_asked_for_are_recorded(tmp_path, text, steps):
     assert steps_in(tmp_path, text) == steps
+
+
+def test_a_trace_for_which_there_is_no_room_is_named_and_ends_nothing(tmp_path, caplog):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert steps_in(tmp_path, "0:1") == set()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "the trace is lost: [Errno 28]" in caplog.text
+    assert f"{tmp_path}/trace-rank-2.json" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["", "5", "a:1", "1:", "-1:2", "1:2:3", "1.5:2"])

@@ -150,27 +150,38 @@ def test_more_ranks_than_videos_is_one_line_at_the_end(tmp_path):
     assert "2 ranks share 1 videos of a step (global_batch 2 / clips_per_video 2" in last
 
 
-def main_on_a_rank(world: World, results: Results) -> str:
-    """How the run of a rank ends whose share of the validation clips is broken on rank 1."""
+def main_on_a_rank(world: World, results: Results) -> list[str]:
+    """How the run of a rank ends where only rank 1's validation clips are broken, or only rank 0
+    finds that the run's folder cannot be looked into.
+    """
 
     def validation(*_) -> None:
         if world.rank == 1:
             raise ValueError("a broken share")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.train.join", lambda _: world)
-        patch.setattr("trainer.train.Validation", validation)
-        with pytest.raises((ValueError, SystemExit)) as ended:
-            main(results.train_arguments())
-    return str(ended.value)
+    def checkpoint(*_) -> bytes:
+        raise OSError("a broken folder")
+
+    found = []
+    for name, broken in (("Validation", validation), ("run.newest_checkpoint", checkpoint)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("trainer.train.join", lambda _: world)
+            patch.setattr(f"trainer.{name if '.' in name else f'train.{name}'}", broken)
+            with pytest.raises((ValueError, SystemExit)) as ended:
+                main(results.train_arguments())
+        found.append(str(ended.value))
+    return found
 
 
 @pytest.mark.timeout(120)
-def test_a_fault_in_one_ranks_validation_clips_ends_all_ranks(tmp_path):
+def test_a_fault_of_one_rank_before_the_first_step_ends_all_ranks(tmp_path):
     first, second = run_ranks(main_on_a_rank, 2, make_results(tmp_path / "results"), tmp_path)
-    line = f"reading the validation clips failed on rank 1 on {socket.gethostname()}"
-    assert first == f"{line}: a broken share"
-    assert second == "1"
+    host = socket.gethostname()
+    assert first == [
+        f"reading the validation clips failed on rank 1 on {host}: a broken share",
+        f"reading checkpoints failed on rank 0 on {host}: a broken folder",
+    ]
+    assert second == ["1", "1"]
 
 
 def failure(results: Results, **flags) -> str:

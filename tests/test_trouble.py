@@ -66,6 +66,32 @@ def test_a_rank_that_dies_before_the_first_step_ends_the_others(tmp_path):
 
 
 @pytest.mark.timeout(120)
+def test_a_rank_whose_launcher_died_while_it_imported_does_not_train_on_alone(tmp_path):
+    """The rank cannot have asked Linux for a signal yet."""
+    results = results_with(tmp_path, **LONG)
+    process = launcher(results, 1, save_every=1)
+    wait_until(lambda: bool(ranks_below(process.pid)), process)
+    (rank,) = ranks_below(process.pid)
+    agent = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    _, text = finish(process, 60)  # the rank holds the same stderr: this waits for its end too
+    assert f"process {agent}, which started this one, is gone" in text
+    assert checkpoint_steps(results) == []
+
+
+@pytest.mark.timeout(120)
+def test_a_bag_file_that_is_cut_under_a_run_is_named_as_the_cause(tmp_path):
+    results = results_with(tmp_path, **LONG)
+    process = launcher(results, 1)
+    wait_until(lambda: logged_step(results) > 3, process)
+    os.truncate(tmp_path / "bags/00000.npz", 10)
+    status, text = finish(process, 60)
+    assert status == 1
+    assert "exitcode  : -7" in text
+    assert "-7 (SIGBUS) a mapped file that became shorter under it: a bag file" in last_line(text)
+
+
+@pytest.mark.timeout(120)
 def test_a_step_that_is_not_finite_is_not_tried_again_in_place(tmp_path):
     """Another start would go on from the last checkpoint, only to end at the same step."""
     results = results_with(tmp_path, lr=1e30, warmup_samples=0, grad_clip=1e30, normalize=False)

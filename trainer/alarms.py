@@ -33,21 +33,28 @@ class Alarms:
         # A bank's negatives come on top of those that the level was counted with.
         self._chance = 0.0 if settings.bank_clips or settings.bank_captions else chance
         self._quiet_steps = PATIENCE + settings.warmup_samples // settings.global_batch
-        self._largest = 0.0
+        self._largest, self._vanished = 0.0, False
         self._ringing: set[str] = set()
 
     def step(self, norm: float) -> None:
         """Note a step's gradient norm, which is on the CPU already."""
         self._largest = max(self._largest, norm)
+        self._vanished |= norm == 0
 
     def line(self, entry: dict) -> list[str]:
         """The alarms that a log line raises, new ones logged as warnings."""
         largest, self._largest = self._largest, 0.0
+        vanished, self._vanished = self._vanished, False
         found = {}
         if LARGE_NORM < largest < float("inf"):
             found["norm"] = (
                 f"the gradient norm reached {largest:.3g}, above {LARGE_NORM:g}: lower train.lr,"
                 " raise train.temperature or lengthen train.warmup_samples"
+            )
+        if vanished and self._settings.precision == "fp16":
+            found["vanished"] = (
+                "a step's gradients are 0, smaller than fp16 can say: raise train.fp16_init_scale"
+                " (overflowing steps want it lower) or train in bf16"
             )
         for name in ("clip_std", "caption_std"):
             if entry["step"] > PATIENCE and entry.get(name, 1.0) < SMALL_STD:
@@ -56,7 +63,7 @@ class Alarms:
                     " train.lr, raise train.global_batch, or look at the features"
                 )
         late = self._chance and entry["step"] > self._quiet_steps
-        if late and entry["loss"] > CHANCE * self._chance:
+        if late and entry.get("loss", 0.0) > CHANCE * self._chance:
             found["chance"] = (
                 f"after {entry['step']} steps the loss {entry['loss']:.4g} is still a blind"
                 f" model's ({self._chance:.4g}): do captions and clips belong together? Check"

@@ -46,7 +46,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         type=at_least(0),
         help="save and stop at this step; a new start goes on from it",
     )
-    add("--rehearse", action="store_true", help="two ranks, 50 steps, a save and a resume; no run")
+    add("--rehearse", action="store_true", help="50 steps, a save and a resume; no run")
     add("--replay", metavar="DUMP", help="explain a not-finite-step-*.json instead of training")
     return parser.parse_args(argv)
 

@@ -118,6 +118,14 @@ class BagIndex:
         shard = int(np.searchsorted(self._videos, video, side="right")) - 1
         return shard, self.bags[shard].vid_paths[video - self._videos[shard]].decode()
 
+    def video_of(self, tar: str, key: str) -> int | None:
+        """The video with this key in this shard; None: there is none."""
+        for shard, files in enumerate(self.shards):
+            if str(files.tar) == tar:
+                rows = np.flatnonzero(self.bags[shard].vid_paths == key.encode())
+                return int(self._videos[shard] + rows[0]) if len(rows) else None
+        return None
+
     def clips_of(self, video: int) -> tuple[int, int]:
         """The first clip of a video, and how many it has."""
         shard = int(np.searchsorted(self._videos, video, side="right")) - 1

@@ -24,13 +24,13 @@ import torch
 from pipeline.formats.bags import bags_digest
 from pipeline.formats.files import digest_of, read_json, whole_file, write_json
 from pipeline.formats.tags import CHECKPOINT
-from pipeline.formats.tensors import read_tensors
+from pipeline.formats.tensors import read_tensors, tensor_bytes
 from trainer.bag_index import ShardFiles
 from trainer.initial_weights import digests
 from trainer.settings import TrainSettings
 
 MAGIC = CHECKPOINT.encode()
-TRAINER_VERSION = 2
+TRAINER_VERSION = 3
 """Raise it when the same settings and data would train another model: old runs are left alone."""
 DAMAGED = ".damaged"
 """Suffix of a checkpoint that a start has skipped."""
@@ -117,15 +117,14 @@ def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
     """Write a checkpoint of `content["step"]` steps, then remove all but the newest `keep`.
 
     Those that a start skipped as damaged count for nothing and go too, as do files of later steps:
-    the run would have gone on from them, had they been whole.
+    the run would have gone on from them, had they been whole. So do the halves of killed saves;
+    what cannot be read counts for nothing, and stays.
 
     Raises:
         OSError: it cannot be written; the ones before it stay as they are.
     """
     path = folder / f"step-{content['step']:08d}.checkpoint"
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    data = buffer.getbuffer()
+    data = tensor_bytes(content)
     try:
         with whole_file(path) as scratch, open(scratch, "wb") as file:
             file.write(MAGIC + b" " + hashlib.sha256(data).hexdigest().encode() + b"\n")
@@ -136,14 +135,24 @@ def save_checkpoint(folder: Path, content: dict, *, keep: int) -> Path:
             f"{path} ({len(data)} bytes) cannot be written: {error.strerror}. Make room; the"
             " checkpoints before it are whole, and a new start goes on from the newest"
         ) from None
-    others = [other for other in checkpoints(folder) if other != path]
+    others = [other for other in checkpoints(folder) if other != path and _opens(other)]
     later = [other for other in others if other > path]
     for damaged in [*later, *sorted(folder.glob(f"step-*{DAMAGED}"))]:
         logger.warning("%s, damaged and skipped before, is removed: %s stands", damaged, path.name)
         damaged.unlink()
     for old in others[len(later) :][max(keep - 1, 0) :]:
         old.unlink()
+    for half in folder.glob("step-*.checkpoint.tmp"):  # no other process writes in this folder
+        half.unlink()
     return path
+
+
+def _opens(path: Path) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -155,14 +164,24 @@ def newest_checkpoint(folder: Path) -> bytes:
     """The bytes of the newest good checkpoint, empty if there is none.
 
     Damaged ones are named and get another suffix, so that none is ever kept in place of a good one.
+    What cannot be read, now perhaps, is named and stays as it is.
     """
-    for path in checkpoints(folder):
-        data = path.read_bytes()
+    found = checkpoints(folder)
+    for path in found:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            logger.warning(
+                "%s cannot be read (%s) and is skipped: mend or remove it", path, error.strerror
+            )
+            continue
         if _payload(data) is not None:
             logger.info("resuming from %s", path)
             return data
         aside = path.rename(path.with_suffix(DAMAGED))
         logger.warning("%s is damaged and skipped: it is %s up to the next save", path, aside.name)
+    if found:
+        logger.warning("no checkpoint in %s is whole: training begins anew, at step 0", folder)
     return b""
 
 

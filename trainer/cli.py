@@ -17,6 +17,8 @@ FINAL = ".final"
 """Suffix of the fault file's twin, which says that another start would end alike."""
 LOST_OTHERS = "lost the other ranks"
 """Words of a fault that follows from another rank's."""
+AGENT = "BAGPIPE_AGENT"
+"""Environment variable: the process id of the torchrun that the launcher started."""
 FAULT_FILE = "BAGPIPE_FAULT_FILE"
 """Environment variable: a file to which a rank also writes why it failed, for the launcher to say
 last, below what torchrun prints."""
@@ -67,13 +69,21 @@ def speak_as(rank: int) -> None:
             )
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Have Linux send this process a signal when its parent dies, however it dies.
+def die_with_parent(parent: int) -> None:
+    """Have Linux send this process SIGTERM when its parent dies, however it dies.
 
-    A launcher that was killed must not leave ranks behind that go on writing checkpoints.
+    A launcher that was killed must not leave ranks behind that go on writing checkpoints. Linux
+    tells of deaths from now on alone, so `parent`, its process id, is one that was known before.
+
+    Raises:
+        ProcessLookupError: the parent is dead already.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise ProcessLookupError(
+            f"process {parent}, which started this one, is gone: a rank does not go on alone"
+        )
 
 
 def forbid_restarts() -> None:

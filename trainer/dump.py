@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-import torch
-
 from pipeline.formats.files import whole_file, write_json
+from pipeline.formats.tensors import tensor_bytes
 from trainer.batch import Batch
 from trainer.cli import forbid_restarts
 from trainer.run import Run
@@ -38,7 +37,8 @@ def stop_not_finite(run: Run, batch: Batch, what: str, *, everywhere: bool = Tru
     }
     if world.first or not everywhere:
         with whole_file(weights) as scratch:
-            torch.save({name: v.cpu() for name, v in run.model.state_dict().items()}, scratch)
+            state = {name: value.cpu() for name, value in run.model.state_dict().items()}
+            scratch.write_bytes(tensor_bytes(state))
     write_json(path, content)
     low = "" if settings.precision == "fp32" else f", or precision {settings.precision}"
     line = (

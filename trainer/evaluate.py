@@ -28,7 +28,13 @@ from trainer.cli import run
 from trainer.clip_list import PUBLISHED_PAIRS, check_published, read_test_rows
 from trainer.embed_pairs import Embedder, embed_clips, embed_texts
 from trainer.model import TwoTowers, load_model
-from trainer.protocol import Pair, Protocol, pairs_of_list, pairs_of_validation
+from trainer.protocol import (
+    SPARE_SECONDS,
+    Pair,
+    Protocol,
+    pairs_of_list,
+    pairs_of_validation,
+)
 from trainer.retrieval import Ranks, facts_of, list_queries, rank_pairs
 from trainer.settings import EvaluateSettings, ProtocolSettings
 
@@ -116,7 +122,8 @@ def describe_test(
     """What the numbers rest on, so that they can be compared with others."""
     seconds = recipe.sampling.frames / recipe.sampling.frame_rate
     spread = (
-        f"{settings.num_windows} windows of {seconds:g} s, spread evenly over the clip, averaged"
+        f"{settings.num_windows} windows of {seconds:g} s, spread evenly over the clip"
+        f" up to {SPARE_SECONDS:g} s before its end, averaged"
     )
     pooled = "all feature rows whose middle lies in the clip, pooled by the model"
     return {

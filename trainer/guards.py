@@ -30,6 +30,11 @@ class Header:
     """A rank left a video out that it could not read."""
 
     @property
+    def empty(self) -> bool:
+        """No rank has a clip with a bag: there is nothing to learn from."""
+        return not self.counts_W3[:, 2].any()
+
+    @property
     def clips(self) -> int:
         """Clips of the step over all ranks."""
         return int(self.counts_W3[:, 0].sum())

@@ -32,13 +32,18 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from trainer.cli import FAULT_FILE, LOST_OTHERS, die_with_parent, run
+from trainer.cli import AGENT, FAULT_FILE, LOST_OTHERS, die_with_parent, run
 from trainer.signals import STOP_FILE, STOPPED
 
 SHUTDOWN_SECONDS = 120
 """How long ranks may take to save after a signal before torchrun kills them."""
+
+_AS_AGENT = ["sh", "-c", f'{AGENT}=$$ exec "$0" "$@"']
+"""Tells torchrun's ranks its process id: one that it started and then died under would else take
+whoever adopted it for its parent."""
 
 ANSWER_SECONDS = 60
 """How long Slurm's commands may take to answer."""
@@ -118,14 +123,15 @@ class Meeting:
 
 def command_line(launch: Launch, meeting: Meeting | None) -> list[str]:
     """The argv that starts all ranks; `meeting` is None on one node."""
+    torchrun = [*_AS_AGENT, *_torchrun(launch, meeting)]
     if meeting is None or meeting.job_id is None:
-        return _torchrun(launch, meeting)
+        return torchrun
     srun = [
         "srun", "--jobid", str(meeting.job_id), "--nodes", launch.nodes,
         "--ntasks", launch.nodes, "--ntasks-per-node", "1",
         "--cpus-per-task", str(launch.threads), "--kill-on-bad-exit=1", "--label",
     ]  # fmt: skip
-    return [*srun, *_torchrun(launch, meeting)]
+    return [*srun, *torchrun]
 
 
 def _torchrun(launch: Launch, meeting: Meeting | None) -> list[str]:
@@ -264,7 +270,7 @@ def start(argv: list[str], environment: Mapping[str, str], *, elastic: bool = Fa
             argv,
             env={**environment, **files},
             process_group=0,
-            preexec_fn=_before_exec,  # noqa: PLW1509 - the launcher has one thread
+            preexec_fn=partial(_before_exec, os.getpid()),  # noqa: PLW1509 - the launcher has one thread
         )
         if signalled:  # before there was anyone to tell
             process.terminate()
@@ -279,9 +285,9 @@ def start(argv: list[str], environment: Mapping[str, str], *, elastic: bool = Fa
     return STOPPED if stopped or (signalled and status) else status
 
 
-def _before_exec() -> None:
+def _before_exec(launcher: int) -> None:
     """Torchrun goes when the launcher does, and leaves SIGUSR1, of which it would die, to ranks."""
-    die_with_parent()
+    die_with_parent(launcher)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
@@ -295,7 +301,9 @@ def _say_last(fault_file: Path, status: int, hint: str) -> None:
     unknown = (
         f"the ranks ended with exit status {status} and gave no reason: torchrun's report above"
         " names the first to end; exit code -9 is a kill from outside, often for want of memory, -6"
-        " an abort, with NCCL often of ranks that waited longer than run.train.timeout_seconds"
+        " an abort, with NCCL often of ranks that waited longer than run.train.timeout_seconds, -7"
+        " (SIGBUS) a mapped file that became shorter under it: a bag file (results/bags) or"
+        " embeddings written over in place, by cp or rsync --inplace, instead of renamed over"
     )
     logger.error("%s%s", (reasons or [unknown])[0], hint)
 

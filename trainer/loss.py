@@ -21,6 +21,7 @@ pairs, P positive pairs, W ranks.
 
 from __future__ import annotations
 
+from functools import cache
 from math import inf, log
 
 import numpy as np
@@ -32,8 +33,14 @@ from trainer.distributed import World
 from trainer.loss_plan import Past, Plan, check_finite, check_input, make_plan
 from trainer.tiles import SAFE, Weights, add_gradients, log_sums
 
-TILE_ELEMENTS = 2**21
-"""Numbers of one tile of similarities; two of them are all the memory beside the embeddings."""
+CPU_TILE = 2**21
+"""Numbers of one tile of similarities on a CPU: 8 MB in fp32, about what its caches hold. Two tiles
+are all the memory beside the embeddings."""
+GPU_TILE = 2**26
+"""On a GPU: 256 MB in fp32. Each tile takes some ten launches, which a smaller one is over before;
+8,192 clips and 131,072 captions are 16 of these, and would be 512 of a CPU's."""
+FREE_SHARE = 8
+"""Two tiles take at most one part in so many of a GPU's free memory; the rest is the towers'."""
 
 
 def mil_nce_loss(
@@ -51,7 +58,7 @@ def mil_nce_loss(
     world: World | None = None,
     counts_W3: np.ndarray | None = None,
     largest: float | None = None,
-    tile: int = TILE_ELEMENTS,
+    tile: int | None = None,
 ) -> torch.Tensor:
     """The loss of the global batch, equal on all ranks; its gradient is W × this rank's share.
 
@@ -73,7 +80,7 @@ def mil_nce_loss(
         counts_W3: each rank's clips, captions and non-empty bags, if already exchanged.
         largest: a bound of |similarity| if known, equal on all ranks; on a GPU it is not measured,
             and without it each number costs two exps.
-        tile: numbers of one tile of similarities.
+        tile: numbers of one tile of similarities; None: as suits the device (`tile_of`).
 
     Raises:
         ValueError: shapes that do not fit, an index out of range or repeated, a temperature that is
@@ -86,8 +93,8 @@ def mil_nce_loss(
     check_input(clips_BD, captions_ND, bags, temperature)
     plan = make_plan(
         bags, len(captions_ND), excluded_E2, counts_W3, past, world,
-        device=clips_BD.device, tile=tile, symmetric=symmetric, positive_weight=positive_weight,
-        reduction=reduction,
+        device=clips_BD.device, tile=tile or tile_of(clips_BD.device), symmetric=symmetric,
+        positive_weight=positive_weight, reduction=reduction,
     )  # fmt: skip
     with torch.autocast(clips_BD.device.type, enabled=False):
         dtype = torch.promote_types(
@@ -101,6 +108,16 @@ def mil_nce_loss(
             temperature = torch.full((), temperature, dtype=dtype, device=clips_BD.device)
         scale = 1 / temperature.to(clips_BD.device, dtype)
         return _MilNce.apply(clips_BD * scale, captions_ND, scale, plan, past, largest)
+
+
+@cache
+def tile_of(device: torch.device) -> int:
+    """Numbers of a tile on a device: a power of two, asked once, for sums round by their tiles."""
+    if device.type != "cuda":
+        return CPU_TILE
+    free, _ = torch.cuda.mem_get_info(device)
+    fitting = free // (FREE_SHARE * 2 * 4)
+    return min(GPU_TILE, max(CPU_TILE, 2 ** (fitting.bit_length() - 1)))
 
 
 class _MilNce(torch.autograd.Function):
@@ -129,8 +146,7 @@ class _MilNce(torch.autograd.Function):
         log_p_B = _of_bags(s_P, plan).logsumexp(dim=1)
         terms = [log_p_B + log(plan.positive_weight), rows_B]
         if plan.symmetric:
-            c_BA = columns_N[plan.bag_BA].masked_fill(~plan.filled_BA, -inf)
-            terms.append(c_BA.logsumexp(dim=1))
+            terms.append(_of_bags(columns_N[plan.caption_P], plan).logsumexp(dim=1))
         empty_B = ~plan.filled_BA.any(dim=1)
         a_B = torch.stack(terms).logsumexp(dim=0).masked_fill(empty_B, inf)
         ctx.plan, ctx.past, ctx.safe = plan, past, safe

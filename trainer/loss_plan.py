@@ -43,9 +43,8 @@ class Plan:
     clip_counts: list[int]
     caption_counts: list[int]
     num_valid: int
-    bag_BA: torch.Tensor
-    """[B, A] int64 on the device: own captions, 0 where padded."""
     filled_BA: torch.Tensor
+    """[B, A] bool on the device: where a bag holds a caption."""
     clip_P: torch.Tensor
     """The own clip of each positive pair, in the order of the bags."""
     caption_P: torch.Tensor
@@ -112,7 +111,6 @@ def make_plan(
         clip_counts=counts_W3[:, 0].tolist(),
         caption_counts=counts_W3[:, 1].tolist(),
         num_valid=num_valid,
-        bag_BA=on_device(np.where(filled_BA, bag_idx_BA, 0).astype(np.int64), device),
         filled_BA=on_device(filled_BA, device),
         clip_P=on_device(i_P, device),
         caption_P=on_device(k_P, device),

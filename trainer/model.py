@@ -6,7 +6,6 @@ caption, D numbers of an embedding, X clips or captions.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from pipeline.formats.files import whole_file
 from pipeline.formats.names import again
 from pipeline.formats.settings import settings_from
 from pipeline.formats.tags import MODEL
-from pipeline.formats.tensors import check_sums, read_tensors
+from pipeline.formats.tensors import check_sums, read_tensors, tensor_bytes
 from trainer.settings import TrainSettings
 from trainer.towers import CaptionWords, TextTower, VideoTower, at_least_fp32, caption_words
 
@@ -149,10 +148,8 @@ def save_model(
         "step": step,
         "max_caption_words": max_caption_words,
     }
-    buffer = io.BytesIO()  # torch.save hides the `OSError` of a full disk behind one of its own
-    torch.save(content, buffer)
     with whole_file(path) as scratch:
-        scratch.write_bytes(buffer.getbuffer())
+        scratch.write_bytes(tensor_bytes(content))
 
 
 def load_model(path: str | Path) -> tuple[TwoTowers, dict]:
@@ -169,6 +166,8 @@ def load_model(path: str | Path) -> tuple[TwoTowers, dict]:
             "num_words": len(content["vocabulary"]),
             "max_caption_words": content["max_caption_words"],
         }
+        # A softmax does not see it; models had it before.
+        content["state"].pop("video.attention.bias", None)
         _check_shapes(content["state"], settings, sizes)
         model = build_model(settings, **sizes)
         model.load_state_dict(content.pop("state"))

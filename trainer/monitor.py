@@ -5,8 +5,8 @@ gradient_norm, temperature, step_seconds, clips_per_second, clip_std, caption_st
 a start's second step on seconds_{part} (`trainer.stopwatch.PARTS`), clips_per_second_ranks,
 peak_memory_gb, gpu_utilization (percent, with the extra `gpu`) and verdict. Validation lines: step,
 epoch, samples, split ("val"), clips, texts, val_loss, R@1, R@5, R@10, median_rank, mean_rank.
-`step` counts finished optimizer steps; loss and times are means over the steps since the line
-before, without what was done between them (validation, saving).
+`step` counts finished steps; loss and times are means over the steps since the line before, without
+what was done between them (validation, saving). Steps without a clip have no loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from pipeline.formats.files import write_text
+from pipeline.formats.files import naming, write_text
 
 QUIET = ("clips_per_second_ranks", "verdict", "alarms")
 """Fields that the file holds and the log leaves out; a verdict is said when it changes."""
@@ -40,29 +40,28 @@ class MetricsLog:
         folder.mkdir(parents=True, exist_ok=True)
         kept = [e for e in read_metrics(self.path) if e["step"] <= resumed_step]
         write_text(self.path, "".join(_line(entry) for entry in kept))
-        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
         self._board = _tensorboard(folder / "tensorboard", resumed_step)
 
     def write(self, entry: dict) -> None:
         """Append an entry; numbers that are not finite become null."""
-        self._file.write(_line(entry))
-        self._file.flush()
+        with naming(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(_line(entry))
         if self._board is not None:
             group = entry.get("split", "train")
-            for name, value in entry.items():
-                if isinstance(value, int | float) and name != "step":
-                    self._board.add_scalar(f"{group}/{name}", value, entry["step"])
+            with naming(self._board.log_dir):
+                for name, value in entry.items():
+                    if isinstance(value, int | float) and name != "step":
+                        self._board.add_scalar(f"{group}/{name}", value, entry["step"])
 
     def publish(self, path: str | Path) -> None:
         """Copy all lines to `path`, whole or not at all."""
-        self._file.flush()
         write_text(path, self.path.read_text(encoding="utf-8"))
 
     def close(self) -> None:
-        """Close the files."""
-        self._file.close()
+        """Close TensorBoard's files."""
         if self._board is not None:
-            self._board.close()
+            with naming(self._board.log_dir):
+                self._board.close()
 
 
 def read_metrics(path: str | Path) -> list[dict]:
@@ -109,18 +108,19 @@ class Meter:
         finally:
             self.since += time.perf_counter() - began
 
-    def add(self, loss: torch.Tensor, *, clips: int) -> None:
-        """Count a step."""
-        self.loss_sum += loss.detach()
-        self.steps += 1
+    def add(self, loss: torch.Tensor | None, *, clips: int) -> None:
+        """Count a step; one without a clip takes time and has no loss."""
+        if loss is not None:
+            self.loss_sum += loss.detach()
+            self.steps += 1
         self.timed += 1
         self.clips += clips
 
     def summary(self) -> dict[str, float]:
-        """The means since the last line; starts anew."""
+        """The means since the last line, no loss where no step had one; starts anew."""
         seconds = time.perf_counter() - self.since
-        values = {
-            "loss": float(self.loss_sum) / max(self.steps, 1),
+        values = {"loss": float(self.loss_sum) / self.steps} if self.steps else {}
+        values |= {
             "step_seconds": seconds / max(self.timed, 1),
             "clips_per_second": self.clips / max(seconds, 1e-9),
         }

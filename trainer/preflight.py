@@ -15,15 +15,18 @@ from pipeline.formats.names import again
 from pipeline.formats.vocabulary import read_vocabulary
 from trainer.bag_index import BagIndex
 from trainer.batch import Batch, collate, unpack_captions, unpack_clips
+from trainer.batch_parts import micro_batches
 from trainer.data import StepData, id_hash
 from trainer.distributed import World
-from trainer.loss import TILE_ELEMENTS
+from trainer.loss import tile_of
 from trainer.negatives import chance_level, count_negatives, excluded_pairs
 from trainer.optimize import peak_learning_rate
 from trainer.order import Schedule, schedule
 from trainer.settings import TrainSettings
 
 LOW_TEMPERATURE = 0.03
+USUAL_BAGS = (4, 16)
+"""Captions a bag, for narrated videos."""
 MANY_UNKNOWN = 0.2
 """A share of words without a token id that is worth a word."""
 
@@ -118,7 +121,7 @@ def check_device(
             )
 
 
-def describe_run(data: StepData, num_ranks: int) -> float:
+def describe_run(data: StepData, num_ranks: int, device: torch.device) -> float:
     """Say how much there is, how it is cut into steps, and what the first step looks like.
 
     Returns the loss of a blind model on the first step.
@@ -155,7 +158,7 @@ def describe_run(data: StepData, num_ranks: int) -> float:
             " up none",
             settings.plain_accumulation, settings.plain_accumulation,
         )  # fmt: skip
-    chance = _describe_first_step(data, num_ranks)
+    chance = _describe_first_step(data, num_ranks, device)
     if settings.warmup_samples >= plan.num_steps * settings.global_batch:
         logger.warning(
             "warmup_samples %d covers the whole run of %d clips: lr never reaches %g",
@@ -178,6 +181,12 @@ def warn_of_data(index: BagIndex, *, num_val: int) -> None:
             " (evaluate.protocols) will fail after training: give some videos the split `val`, or"
             " raise bags.val_fraction"
         )
+    if not USUAL_BAGS[0] <= index.bag_size <= USUAL_BAGS[1]:
+        logger.info(
+            "bags.bag_size is %d: what is said in narrated videos, as in HowTo100M's, is seen some"
+            " seconds before or after, so that %d to %d captions a bag are usual",
+            index.bag_size, *USUAL_BAGS,
+        )  # fmt: skip
     counts = Counter[str]()
     for bags in index.bags:
         counts.update(bags.metadata.get("counts", {}))
@@ -191,30 +200,27 @@ def warn_of_data(index: BagIndex, *, num_val: int) -> None:
         )  # fmt: skip
 
 
-def _describe_first_step(data: StepData, num_ranks: int) -> float:
+def _describe_first_step(data: StepData, num_ranks: int, device: torch.device) -> float:
     """Negatives and chance level of the first global batch, from its bags alone."""
     settings = data.settings
     epoch, videos = data.visits(0)
     clips_B = data.clips(epoch, videos)
     batch = collate(data.index, clips_B, 0, id_hash(0, videos), features=False)
-    bag_idx_BA, num_captions = batch.bag_idx_BA.numpy(), len(batch.caption_ids_N)
-    counts_W3 = np.array([[len(clips_B), num_captions, batch.num_valid]])
-    excluded_E2 = global_exclusion(settings, batch, counts_W3, World.alone())
-    negatives_B = count_negatives(
-        bag_idx_BA, excluded_E2, num_captions, symmetric=settings.symmetric
-    )
-    sizes_B = (bag_idx_BA >= 0).sum(axis=1)
+    # Of as many parts as the ranks cut theirs into, which are no negatives of each other.
+    parts = micro_batches(batch, settings.plain_accumulation)
+    found = (_negatives(settings, part) for part in parts)
+    sizes, negatives, excluded, pairs = zip(*found, strict=True)
+    sizes_B, negatives_B = np.concatenate(sizes), np.concatenate(negatives)
     chance = chance_level(sizes_B, negatives_B, settings.positive_weight)
     logger.info(
         "first step: %d clips, %d captions, %.1f captions a bag, %.1f negatives a clip, %.2f %% of"
         " pairs excluded; a blind model's loss is %.4f",
-        len(clips_B), num_captions, _mean(sizes_B), _mean(negatives_B),
-        100 * len(excluded_E2) / max(len(clips_B) * num_captions, 1),
-        chance,
+        len(clips_B), len(batch.caption_ids_N), _mean(sizes_B), _mean(negatives_B),
+        100 * sum(excluded) / max(sum(pairs), 1), chance,
     )  # fmt: skip
     need = estimate_memory(
         settings, batch, num_ranks, feature_dim=data.index.feature_dim,
-        num_words=data.index.metadata["vocabulary_size"],
+        num_words=data.index.metadata["vocabulary_size"], tile=tile_of(device),
     )  # fmt: skip
     logger.info(
         "a rank needs about %.3g GB for the loss, %.3g GB for the text tower and %.3g GB for"
@@ -226,8 +232,26 @@ def _describe_first_step(data: StepData, num_ranks: int) -> float:
     return chance
 
 
+def _negatives(settings: TrainSettings, batch: Batch) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """Captions and negatives of each bag [B], excluded pairs, and all pairs."""
+    bag_idx_BA, num_captions = batch.bag_idx_BA.numpy(), len(batch.caption_ids_N)
+    counts_W3 = np.array([[len(bag_idx_BA), num_captions, batch.num_valid]])
+    excluded_E2 = global_exclusion(settings, batch, counts_W3, World.alone())
+    negatives_B = count_negatives(
+        bag_idx_BA, excluded_E2, num_captions, symmetric=settings.symmetric
+    )
+    sizes_B = (bag_idx_BA >= 0).sum(axis=1)
+    return sizes_B, negatives_B, len(excluded_E2), len(bag_idx_BA) * num_captions
+
+
 def estimate_memory(
-    settings: TrainSettings, batch: Batch, num_ranks: int, *, feature_dim: int, num_words: int
+    settings: TrainSettings,
+    batch: Batch,
+    num_ranks: int,
+    *,
+    feature_dim: int,
+    num_words: int,
+    tile: int,
 ) -> dict[str, float]:
     """Bytes of a rank in a step that is like this global batch; rough, rather too many.
 
@@ -243,7 +267,7 @@ def estimate_memory(
     trained = (num_words + 1) * word_dim * (not settings.freeze_words) + word_dim * hidden
     trained += hidden * dim + video
     return {
-        "loss": 4 * (rows * dim * (1 + 2 / num_ranks) + 2 * min(TILE_ELEMENTS, clips * captions)),
+        "loss": 4 * (rows * dim * (1 + 2 / num_ranks) + 2 * min(tile, clips * captions)),
         "text": 8 * (len(batch.words.words_U) * (word_dim + 2 * hidden)
                      + 2 * captions * hidden) / num_ranks,
         "weights": 16 * trained,

@@ -27,7 +27,7 @@ import numpy as np
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import again
 from pipeline.formats.recipe import Recipe
-from pipeline.formats.shard import IndexRow, read_features, read_index
+from pipeline.formats.shard import IndexRow, read_index, read_video
 from pipeline.formats.tags import PROBE
 from trainer.cli import run
 
@@ -122,11 +122,12 @@ def read_rows(places: list[tuple[str, IndexRow]], shards: Path) -> Rows:
     """All feature rows of the videos, in their order."""
     parts = []
     for name, place in places:
-        descriptor = os.open(shards / f"{name}.tar", os.O_RDONLY)
+        tar = shards / f"{name}.tar"
         try:
-            array = read_features(descriptor, place.offset, place.feature_dim, 0, place.num_vectors)
-        finally:
-            os.close(descriptor)
+            with open(tar, "rb") as file:
+                array = read_video(file.fileno(), place)
+        except ValueError as error:
+            raise ValueError(f"{tar}: {error}; {again(tar)}") from None
         parts.append(array.astype(np.float32))
     counts = [len(part) for part in parts]
     return Rows(np.concatenate(parts), np.repeat(np.arange(len(parts)), counts))

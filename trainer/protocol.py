@@ -23,6 +23,8 @@ from pipeline.formats.shard import IndexRow, read_index
 from pipeline.formats.tokenizer import encode_caption
 from trainer.clip_list import TestRow
 
+SPARE_SECONDS = 0.4
+"""That MIL-NCE's evaluation (msrvtt_loader.py, youcook_loader.py) leaves behind the last window."""
 BEYOND = "clip_behind_its_end"
 """Why a clip is missing that begins where its video's features have ended."""
 MAX_VAL_PAIRS = 4096
@@ -126,10 +128,10 @@ def with_windows(pair: Pair, num_vectors: int, recipe: Recipe, num_windows: int)
 def window_starts(start: float, end: float, window_seconds: float, num: int) -> np.ndarray:
     """Seconds at which `num` windows of a clip begin: [num] float64.
 
-    From the clip's start to one window before its end, as MIL-NCE's evaluation places them; in a
-    clip shorter than a window all begin where it does.
+    From the clip's start to one window and `SPARE_SECONDS` before its end, as MIL-NCE's evaluation
+    places them; in a clip that is shorter all begin where it does.
     """
-    return np.linspace(start, max(start, end - window_seconds), num)
+    return np.linspace(start, max(start, end - window_seconds - SPARE_SECONDS), num)
 
 
 def window_rows(

@@ -15,12 +15,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.formats.bags import TRAIN
-from pipeline.formats.files import sha256_of_file, write_json
+from pipeline.formats.files import read_json, sha256_of_file, write_json
 from pipeline.formats.names import again
-from pipeline.formats.shard import read_index_facts
+from pipeline.formats.shard import read_index, read_index_facts, read_video
 from trainer.bag_index import BagIndex, ShardFiles
-from trainer.batch import Unreadable
+from trainer.batch import Unreadable, collate
 from trainer.distributed import World
 
 logger = logging.getLogger(__name__)
@@ -59,18 +61,50 @@ class Quarantine:
         """Numbers of the shards that are left out."""
         return frozenset(shard.number for shard in self.shards)
 
-    def begin(self) -> None:
-        """Name the bad shards and list them; too few clips left raise `ValueError`.
+    def begin(self, world: World) -> None:
+        """Name the bad shards and list them, with the videos that the start before left out.
 
-        Not before the run holds its folder: another run may be writing its own list.
+        Call on all ranks, and not before the run holds its folder: another run may be writing its
+        own list.
+
+        Raises:
+            ValueError: too few clips are left.
         """
+        own = world.agree(self._remembered, doing="reading what was left out")
+        told = json.loads(world.gather_texts(json.dumps(own))[0])
+        self._videos = {int(video): entry for video, entry in told.items()}
+        self._lost += sum(entry["clips"] for entry in self._videos.values())
+        world.agree(self._list, doing="listing what is left out")
+
+    def _list(self) -> None:
         if self._speaks:
             for shard in self.shards:
                 logger.warning(
                     "left out: %s %s; %s (rule encode)", shard.path, shard.reason, shard.command
                 )
+            if self._videos:
+                logger.warning(
+                    "%d videos of %s still cannot be read", len(self._videos), self._path
+                )
             self._write()
         self._check()
+
+    def _remembered(self) -> dict[int, dict]:
+        """The videos of the list that is there which still cannot be read; rank 0 looks."""
+        if not (self._speaks and self._path.exists()):
+            return {}
+        found = {}
+        try:
+            for old in read_json(self._path)["videos"]:
+                video = self._index.video_of(old["shard"], old["key"])
+                if video is None or not self._index.good(np.array([video]))[0]:
+                    continue
+                first, count = self._index.clips_of(video)
+                for fault in collate(self._index, first + np.arange(count), 0, 0).unreadable:
+                    found[video] = self._entry(asdict(fault), old["rank"], old["step"])
+        except (ValueError, LookupError, TypeError) as error:
+            logger.warning("%s is not what a run writes (%r): it begins anew", self._path, error)
+        return found
 
     def add(self, world: World, step: int, unreadable: tuple[Unreadable, ...]) -> None:
         """Share the videos that some rank could not read; call on all ranks of a step alike.
@@ -183,4 +217,16 @@ def _damage(files: ShardFiles, metadata: dict, *, hash_all: bool) -> str | None:
             return f"has an index of another {key} than its bag file"
     if hash_all and sha256_of_file(files.tar) != metadata["tar_sha256"]:
         return "has other bytes than when it was written"
+    return None if hash_all else _damage_in_sample(files.tar, index)
+
+
+def _damage_in_sample(tar: Path, index: Path) -> str | None:
+    """What is wrong with the first, the middle and the last video of a shard, read whole."""
+    try:
+        rows = [row for row in read_index(index).rows if row.encoded]
+        with open(tar, "rb") as file:
+            for row in [rows[0], rows[len(rows) // 2], rows[-1]] if rows else []:
+                read_video(file.fileno(), row)
+    except (ValueError, OSError) as error:
+        return f"cannot be trusted: {error}"
     return None

@@ -111,7 +111,7 @@ def prepare(
     start(model, settings, words)
     model.to(world.device)
     data = StepData(shards, settings, schedule, rank=world.rank, size=world.size, index=index)
-    chance = describe_run(data, world.size) if world.first else 0.0
+    chance = describe_run(data, world.size, world.device) if world.first else 0.0
     run = Run(
         arguments=arguments,
         settings=settings,
@@ -154,7 +154,11 @@ def wrapped(run: Run) -> nn.Module:
 
 def resume(run: Run) -> None:
     """Continue from the newest good checkpoint that rank 0 finds, if there is one."""
-    data = run.world.broadcast_bytes(newest_checkpoint(run.folder) if run.world.first else None)
+    world = run.world
+    found = world.agree(
+        lambda: newest_checkpoint(run.folder) if world.first else None, doing="reading checkpoints"
+    )
+    data = world.broadcast_bytes(found)
     if not data:
         return
     content = load_checkpoint(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -32,16 +33,21 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 logger = logging.getLogger(__name__)
 
 
-def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, float]:
+def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor | None, float]:
     """Forward, backward, guard, update; returns the global loss and the gradient's norm.
 
-    In fp16 a step whose gradients overflow is left out, and its norm is not finite.
+    A step without any clip has neither and moves nothing: no exchange, no decay, no momentum. In
+    fp16 a step whose gradients overflow is left out, and its norm is not finite.
 
     Raises:
         ValueError: numbers are not finite, or this rank cannot compute the step. It ends alone; the
             others learn of it at the next exchange.
     """
     settings, world = run.settings, run.world
+    if header.empty:
+        if world.first:
+            logger.warning("step %d has no clip left and is passed over", run.step)
+        return None, math.nan
     seed_step(settings.seed, run.step, world.rank)
     set_learning_rate(run.optimizer, learning_rate(settings, run.step, run.num_steps))
     run.optimizer.zero_grad()
@@ -57,6 +63,10 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     if run.arguments.find_unused_parameters:
         _name_unused(run)
     run.scaler.unscale_(run.optimizer)
+    # The step's one wait for a GPU (fp16's scaler adds its own): what follows writes bank, weights
+    # and temperature, and must not see numbers that are not finite. An assertion on the device
+    # would wait for nothing but end CUDA's context: no dump, no fp16 step that is left out. The
+    # host loses the lead of a few launches; the next batch is loaded and copied meanwhile.
     norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), settings.grad_clip))
     if norm < float("inf"):
         _fill_bank(run, batch, header)
@@ -67,7 +77,8 @@ def take_step(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, flo
     if not norm < float("inf") and world.first:
         logger.warning(
             "step %d overflows in fp16 and is left out; the loss's factor falls to %g. Where this"
-            " goes on, lower train.fp16_init_scale or train in bf16",
+            " goes on, lower train.fp16_init_scale (gradients that vanish want it higher) or train"
+            " in bf16",
             run.step, run.scaler.get_scale(),
         )  # fmt: skip
     run.model.clamp_temperature()
@@ -102,7 +113,7 @@ def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
     count = run.settings.plain_accumulation
     if count == 1:
         return _gradients_of(run, batch, counts_W3, share=1.0)
-    loss = torch.zeros((), device=run.world.device)
+    loss, seen = torch.zeros((), device=run.world.device), []
     num_valid = max(int(counts_W3[:, 2].sum()), 1)
     for number, part in enumerate(micro_batches(batch, count), start=1):
         own = [len(part.clip_ids_B), len(part.caption_ids_N), part.num_valid]
@@ -111,6 +122,9 @@ def _gradients(run: Run, batch: Batch, counts_W3: np.ndarray) -> torch.Tensor:
         last = number == count
         with nullcontext() if last else without_exchange(run.parallel):
             loss += _gradients_of(run, part, part_counts_W3, share=share)
+        seen.append(run.seen)
+    clips_BD, captions_ND = (torch.cat(side) for side in zip(*filter(None, seen), strict=True))
+    run.seen = clips_BD, captions_ND
     return loss
 
 

@@ -52,7 +52,7 @@ class VideoTower(nn.Module):
                 f" found {embedding_dim}"
             )
         self.pool = pool
-        self.attention = nn.Linear(feature_dim, 1) if pool == "attention" else None
+        self.attention = nn.Linear(feature_dim, 1, bias=False) if pool == "attention" else None
         self.norm = make_norm(norm, feature_dim)
         self.project: nn.Module = nn.Identity()
         if head == "projection":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from pipeline.formats.files import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,20 @@ class Trace:
         """Write what was recorded."""
         if self._profile is not None:
             self._profile.stop()
-            self._profile.export_chrome_trace(str(self._path))
-            logger.warning("a trace of some steps is in %s", self._path)
+            try:
+                with whole_file(self._path) as scratch:
+                    self._profile.export_chrome_trace(str(scratch))
+                    _check_whole(scratch)
+                logger.warning("a trace of some steps is in %s", self._path)
+            except OSError as error:  # no reason to end a run
+                logger.warning("the trace is lost: %s", error)
             self._profile = None
             self._stop = 0
+
+
+def _check_whole(path: Path) -> None:
+    """Raise `OSError` where a trace does not end as JSON does: a full disk is no error to torch."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 8))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -20,12 +20,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from trainer import distributed
+from trainer import PARENT, distributed
 from trainer.alarms import spread
 from trainer.arguments import parse, replay_path
 from trainer.batch import Batch, Fault
 from trainer.checkpoint import hold_folder, write_identity
-from trainer.cli import die_with_parent, end_if_restarted_in_vain, speak_as
+from trainer.cli import AGENT, die_with_parent, end_if_restarted_in_vain, speak_as
 from trainer.cli import run as run_command
 from trainer.data import load_steps
 from trainer.distributed import World
@@ -124,8 +124,9 @@ def after_step(
             "gradient_norm": norm,
             "temperature": float(torch.as_tensor(run.model.temperature).detach()),
         }
-        assert run.seen is not None  # a step went before
-        entry |= spread(run.world, *run.seen) | run.times.line(run.world)
+        if run.seen is not None:  # a step had clips
+            entry |= spread(run.world, *run.seen)
+        entry |= run.times.line(run.world)
         entry["alarms"] = run.alarms.line(entry)
         if log:
             log.write(entry)
@@ -201,7 +202,7 @@ def main(argv: list[str] | None = None) -> None:
     with StopFlag() as stop:
         run, identity = make_ready(arguments, world)
         with world.agree(lambda: hold(run), doing="taking the run folder"):
-            world.agree(run.quarantine.begin, doing="listing what is left out")
+            run.quarantine.begin(world)
             resume(run)
             check_same_weights(world, run.model)
             run.parallel = wrapped(run)
@@ -216,7 +217,7 @@ def main(argv: list[str] | None = None) -> None:
 def join(arguments: argparse.Namespace) -> World:
     """Meet the other ranks; a rank ends with its launcher."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        die_with_parent()
+        die_with_parent(int(os.environ.get(AGENT, PARENT)))
     end_if_restarted_in_vain()
     world = distributed.start(arguments.backend, arguments.timeout_seconds)
     speak_as(world.rank)

@@ -23,17 +23,25 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(path.name + ".tmp")
     try:
-        yield scratch
-        with open(scratch, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        if error.errno and error.filename is None:  # as of a full disk
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        with naming(path):
+            yield scratch
+            with open(scratch, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(scratch, path)
+            _sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Have an `OSError` inside that names no file, as that of a full disk, name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

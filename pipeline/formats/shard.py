@@ -197,6 +197,18 @@ def read_features(
     return np.frombuffer(data, dtype=DTYPE).reshape(count, feature_dim)
 
 
+def read_video(descriptor: int, row: IndexRow) -> np.ndarray:
+    """All rows of a video in an open tar: [num_vectors, feature_dim] float16.
+
+    Raises:
+        ValueError: the file is shorter, or holds other bytes, than its index says.
+    """
+    array = read_features(descriptor, row.offset, row.feature_dim, 0, row.num_vectors)
+    if zlib.crc32(array.tobytes()) != row.crc32:
+        raise ValueError(f"the features of {row.video_id!r} are damaged")
+    return array
+
+
 def _sample(video: EncodedVideo, recipe: Recipe) -> dict:
     """One WebDataset sample: the array's bytes and what a reader must know to use them."""
     facts, features = video.facts, video.features

@@ -1,7 +1,8 @@
-"""The only door to `torch.load`: files that torch wrote, read without running anything in them."""
+"""The only door to `torch.load` and `torch.save`: weights, read without running what is in them."""
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 from pathlib import Path
@@ -40,6 +41,13 @@ def read_tensors(
         if isinstance(error, UnpicklingError):  # torch advises to run what is in it
             why = "it is none, or holds more than tensors, texts and numbers"
         raise ValueError(f"{where or source} is not a whole {what}: {why}") from None
+
+
+def tensor_bytes(content: Any) -> memoryview:
+    """What `torch.save` writes; to a file, it would hide a full disk behind an error of its own."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getbuffer()
 
 
 def check_sums(path: str | Path, *, what: str) -> None:

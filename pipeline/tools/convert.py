@@ -20,7 +20,6 @@ import argparse
 import logging
 import os
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -37,8 +36,8 @@ from pipeline.formats.shard import (
     EncodedVideo,
     IndexRow,
     VideoFacts,
-    read_features,
     read_index,
+    read_video,
     write_shard,
 )
 from pipeline.formats.videos import VideoEntry, read_videos
@@ -164,10 +163,10 @@ def _export(row: IndexRow, tar: BinaryIO, output: Path) -> bool:
     if target is None:
         logger.warning("%r is left out: no file can have that name", row.video_id)
         return False
-    array = read_features(tar.fileno(), row.offset, row.feature_dim, 0, row.num_vectors)
-    if zlib.crc32(array.tobytes()) != row.crc32:
-        raise ValueError(f"{tar.name}: the features of {row.video_id!r} are damaged")
-    write_array(target, array)
+    try:
+        write_array(target, read_video(tar.fileno(), row))
+    except ValueError as error:
+        raise ValueError(f"{tar.name}: {error}") from None
     return True
 
 

@@ -22,7 +22,7 @@ rule evaluate:
     conda:
         "../../environment.yml"
     params:
-        version=2,
+        version=3,
     shell:
         "logged {log} python -m trainer.evaluate --protocol {wildcards.protocol}"
         " --model {input.model} --settings {input.settings} --plan results/plan"

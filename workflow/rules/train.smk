@@ -22,7 +22,7 @@ rule train:
     resources:
         **train_resources(),
     params:
-        version=2,
+        version=3,
     shell:
         "shown {log} python -m trainer.launch --nodes {resources.train_nodes}"
         " --processes {resources.train_processes_per_node} --threads {threads}"
