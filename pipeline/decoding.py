@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -33,6 +35,8 @@ class Job:
     declared_seconds: float
     on_cpu: bool = False
     """Even where a GPU decodes: it failed with this video."""
+    windows: int | None = None
+    """The first so many alone; the report then tells how far that was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,9 @@ def _decoded(job: Job, reader: VideoReader) -> Generator[Event, None, Finished]:
     """Yield a video's windows; return what is to be said at its end."""
     watch = _Watch()
     size_bytes, mtime_ns = _fingerprint(job.path)
-    for pixels in watch.timed(reader.windows()):
-        yield Window(job.number, pixels)
-    assert reader.report is not None
+    with closing(reader.windows()) as windows:
+        for pixels in watch.timed(islice(windows, job.windows)):
+            yield Window(job.number, pixels)
     return Finished(job.number, reader.report, size_bytes, mtime_ns, watch.busy, watch.wall)
 
 

@@ -10,7 +10,7 @@ from pipeline.encoders.machine import provenance
 from pipeline.formats.manifest import ManifestRow, read_manifest
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.settings import read_settings
-from pipeline.formats.shard import write_shard
+from pipeline.formats.shard_writer import write_shard
 from pipeline.nvdec import nvdec_fault
 from pipeline.reuse import FeatureStore
 from pipeline.settings import EncodeSettings

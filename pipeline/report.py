@@ -17,7 +17,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from pipeline import report_charts as charts
 from pipeline.cli import run
 from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
@@ -100,6 +99,9 @@ def parts_of_steps(steps: list[dict]) -> list[tuple[str, float]]:
 
 def draw_charts(facts: Facts) -> dict[str, str]:
     """Name to inline SVG; a chart without numbers is an empty string."""
+    # Not at the top: it brings matplotlib, which the page of a search does without.
+    from pipeline import report_charts as charts
+
     made = {
         name: charts.curve(
             name, _series(facts.steps, key), title=title, x="step", y=unit, log=key != "lr"

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.decode_limits import USUAL_LIMITS, Limits, WaitingWindows
 from pipeline.decode_pool import decode_all
-from pipeline.decoding import Event, Finished, Job, Started, Window
+from pipeline.decoding import Event, Failed, Finished, Job, Started, Window
 from pipeline.encode_progress import GpuTally, Progress
 from pipeline.encoders.batch_size import held_size
 from pipeline.encoders.batches import WindowBatch
@@ -157,22 +157,24 @@ class ShardEncoder:
 
     def _handle(self, event: Event) -> None:
         number = event.number
-        if isinstance(event, Started):
-            self.unfinished[number] = Unfinished()
-        elif isinstance(event, Window):
-            assert self.batch is not None
-            with self.progress.spending("model"):
-                served = self.batch.add(event.pixels, self.unfinished[number].rows)
-            if served:
+        match event:
+            case Started():
+                self.unfinished[number] = Unfinished()
+            case Window():
+                assert self.batch is not None
+                with self.progress.spending("model"):
+                    served = self.batch.add(event.pixels, self.unfinished[number].rows)
+                if served:
+                    self._settle()
+            case Finished():
+                self.unfinished[number].end = event
+                self.gpu_tally.note(self.rows[number].path, event)
                 self._settle()
-        elif isinstance(event, Finished):
-            self.unfinished[number].end = event
-            self.gpu_tally.note(self.rows[number].path, event)
-            self._settle()
-        else:
-            del self.unfinished[number]
-            self.facts[number] = facts_of_failed(self.rows[number], event)
-            logger.warning("%s: %s: %s", self.rows[number].path, event.reason, event.message)
+            case Failed():
+                # A process that died or hung before it began has started no video.
+                self.unfinished.pop(number, None)
+                self.facts[number] = facts_of_failed(self.rows[number], event)
+                logger.warning("%s: %s: %s", self.rows[number].path, event.reason, event.message)
 
     def _settle(self) -> None:
         """Judge and keep every decoded video whose last features have come."""

@@ -47,8 +47,6 @@ class VideoReader:
         self.geometry = geometry
         self.declared_seconds = declared_seconds
         self.gpu = gpu
-        self.report: DecodeReport | None = None
-        """Set once `windows` is exhausted."""
         self.painter: Painter | GpuPainter | None = None
 
     def windows(self) -> Generator[np.ndarray, None, None]:
@@ -70,7 +68,11 @@ class VideoReader:
         if self._source.times.first is None:
             found = f"none of {self._source.packets} packets gave a frame"
             raise VideoFault(Reason.NO_FRAMES, found)
-        self.report = self._source.report()
+
+    @property
+    def report(self) -> DecodeReport:
+        """What the pass has found out so far; of the whole video once `windows` is exhausted."""
+        return self._source.report()
 
     def _whole_video(self) -> Iterator[np.ndarray]:
         """Decode what is shown; where the file does not allow that, all of it."""

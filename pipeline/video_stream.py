@@ -26,7 +26,6 @@ from pipeline.probe import CONTAINERS, clock_seconds
 from pipeline.unshown import BrokenPromiseError, Unshown
 
 MAX_PIXELS = 2**27
-
 """Of one frame (8K has 2**25): a header that claims more gets no memory."""
 
 
@@ -86,23 +85,30 @@ def start_seconds(container: av.container.InputContainer) -> Fraction:
 class StreamReader:
     """The frames of a container's best video stream, with their places, and what was counted."""
 
-    def __init__(self, container: av.container.InputContainer, frame_rate: float, synthetic: bool):
+    def __init__(
+        self,
+        container: av.container.InputContainer,
+        frame_rate: float,
+        synthetic: bool,
+        zero_seconds: Fraction = Fraction(0),
+    ):
+        """Slot 0 is `zero_seconds` on the caption clock: for whoever seeks, before reading."""
         self.container = container
         self.stream = best_stream(container)
         self.stream.codec_context.thread_type = "NONE"
         self.stream.codec_context.thread_count = 1
         self.stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
         self.synthetic = synthetic
-        self.times = self._times(frame_rate)
+        self.times = self._times(frame_rate, zero_seconds)
         self.unshown: Unshown | None = None
         self.frames = self.packets = self.bad_packets = 0
         self.lengths = self._lengths()
 
-    def _times(self, frame_rate: float) -> FrameTimes:
+    def _times(self, frame_rate: float, zero_seconds: Fraction) -> FrameTimes:
         rate = self.stream.average_rate or self.stream.guessed_rate or Fraction(25)
         time_base = 1 / rate if self.synthetic else self.stream.time_base
         start = Fraction(0) if self.synthetic else start_seconds(self.container)
-        clock = Clock(time_base, start_seconds=start, frame_rate=frame_rate)
+        clock = Clock(time_base, start_seconds=start + zero_seconds, frame_rate=frame_rate)
         return FrameTimes(clock, usual_step=max(1, round(1 / (rate * time_base))))
 
     def _lengths(self) -> Lengths:

@@ -46,3 +46,10 @@ def video(video_id: str, seed: int = 0, num_frames: int = 20) -> EncodedVideo:
 def failed(video_id: str, status: str = "failed") -> EncodedVideo:
     found = facts(video_id, num_frames=0, status=status, reason="unreadable", error_message="no")
     return EncodedVideo(facts=found, features=None)
+
+
+VIDEOS = [
+    failed("first", "rejected"),
+    *(video(name, seed, num_frames=1 + 7 * seed) for seed, name in enumerate(IDS)),
+    failed("last"),
+]

@@ -6,19 +6,28 @@ import torch
 
 from pipeline.pixels import Geometry
 
+NO_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+)
+"""The ways in which torch says that memory ran out."""
+
 
 class Counting:
     """Stands in for an encoder: a window's mean, and how large the batches were."""
 
     device = torch.device("cpu")
 
-    def __init__(self, room: int = 10**9):
-        self.sizes, self.room = [], room
+    def __init__(self, room: int = 10**9, fault: Exception = NO_MEMORY[0]):
+        self.sizes, self.room, self.fault = [], room, fault
 
     def __call__(self, windows_BTHWC):
         self.sizes.append(len(windows_BTHWC))
         if len(windows_BTHWC) > self.room:
-            raise torch.OutOfMemoryError("no room")
+            raise self.fault
         return windows_BTHWC.float().mean(dim=(1, 2, 3, 4))[:, None]
 
 

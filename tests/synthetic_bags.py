@@ -16,7 +16,8 @@ from pipeline.formats.bags import TRAIN, VAL, Bags, read_bags, write_bags
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import sample_key, shard_name
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
+from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from tests.examples import recipe
 from trainer.bag_index import files_of_plan, open_index

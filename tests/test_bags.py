@@ -13,7 +13,8 @@ from pipeline.formats.captions import Caption, write_captions
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.recipe import Recipe, Sampling
-from pipeline.formats.shard import EncodedVideo, ShardIndex, VideoFacts, read_index, write_shard
+from pipeline.formats.shard import EncodedVideo, ShardIndex, VideoFacts, read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from pipeline.settings import BagsSettings
 from tests.examples import recipe

@@ -8,7 +8,7 @@ import torch
 from pipeline.encoders import batch_size
 from pipeline.encoders.batch_size import held_size, probed_size
 from pipeline.formats.files import read_json
-from tests.stand_ins import Counting
+from tests.stand_ins import NO_MEMORY, Counting
 
 SHAPE = (2, 2, 2, 3)
 
@@ -41,9 +41,15 @@ def test_the_batch_grows_while_that_pays(monkeypatch, rates, best, tried):
     assert seen == tried
 
 
-def test_the_batch_stops_where_memory_ends(monkeypatch):
+@pytest.mark.parametrize("fault", NO_MEMORY, ids=str)
+def test_the_batch_stops_where_memory_ends(monkeypatch, fault):
     fake_rates(monkeypatch, {2**k: 2.0**k for k in range(9)})
-    assert probed_size(Counting(room=8), SHAPE) == 8
+    assert probed_size(Counting(8, fault), SHAPE) == 8
+
+
+def test_another_fault_of_the_network_is_not_taken_for_a_lack_of_memory():
+    with pytest.raises(RuntimeError, match="shapes cannot"):
+        probed_size(Counting(8, RuntimeError("shapes cannot be multiplied")), SHAPE)
 
 
 def test_rates_are_measured():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.encoders.batches import WindowBatch
-from tests.stand_ins import Counting
+from tests.stand_ins import NO_MEMORY, Counting
 
 SHAPE = (2, 2, 2, 3)
 
@@ -44,6 +44,19 @@ def test_where_memory_ends_the_batch_halves_and_stays_so_and_no_window_is_lost(
     first_fit = next(i for i, n in enumerate(encoder.sizes) if n <= room)
     assert set(encoder.sizes[first_fit:]) == {kept}
     assert f"out of memory: batches of {kept} windows from here on" in caplog.text
+
+
+@pytest.mark.parametrize("fault", NO_MEMORY, ids=str)
+def test_every_form_of_a_lack_of_memory_halves_the_batch(fault):
+    batch, takers = WindowBatch(Counting(3, fault), 8), [[]]
+    add_all(batch, takers, range(8))
+    assert (batch.size, values_of(takers)) == (2, [list(range(8))])
+
+
+def test_another_fault_of_the_network_is_not_taken_for_a_lack_of_memory():
+    batch = WindowBatch(Counting(3, RuntimeError("shapes cannot be multiplied")), 8)
+    with pytest.raises(RuntimeError, match="shapes cannot"):
+        add_all(batch, [[]], range(8))
 
 
 def test_no_room_for_one_window_is_one_line():

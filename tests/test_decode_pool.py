@@ -143,7 +143,7 @@ def test_a_declared_length_beyond_all_reason_is_waited_for_like_any_other(jobs, 
 
 
 def test_a_process_that_never_begins_is_not_the_video_s_fault(jobs, monkeypatch):
-    monkeypatch.setattr("pipeline.decode_pool.START_SECONDS", 0.01)
+    monkeypatch.setattr("pipeline.worker.START_SECONDS", 0.01)
     (failed,) = decode_all(jobs[:1], SAMPLING, LARGE, workers=1, waiting_windows=1)
     assert (failed.reason, "nothing is known of the video" in failed.message) == ("timeout", True)
     assert_no_process_is_left()

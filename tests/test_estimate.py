@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import random
 import re
 import statistics
@@ -21,6 +22,13 @@ from pipeline.video import VideoReader
 from tests.small_shards import SETTINGS, accepted, encode, outputs_in
 from tests.stand_ins import Means
 from tests.videos import steady, write_video
+
+
+class GoneWhenUnpickled(Geometry):
+    """Ends the process that it is sent to."""
+
+    def __reduce__(self):
+        return os._exit, (7,)
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +113,20 @@ def test_the_first_seconds_stand_for_the_rest(project):
     grid = PRESETS["half-hertz"]
     sample = Sample(grid, Geometry(32), 1024, seconds=2)
     (entry,) = [e for e in read_videos(project / "videos.csv") if e.video_id == "6"]
-    cost = sample.measure(entry, keep=5)
+    (cost,) = sample.measure([entry], keep=5)
     assert len(sample.windows) == 1
     assert cost.video_seconds == pytest.approx(6, abs=0.1)
     assert cost.clips == 3
     assert cost.decode_seconds > 0
+
+
+def test_a_video_that_hangs_or_kills_its_process_costs_nothing_but_its_place(project, tmp_path):
+    """A decoder that the process cannot even begin is as lost as one that libav takes with it."""
+    grid = PRESETS["half-hertz"]
+    entries = [e for e in read_videos(project / "videos.csv") if e.video_id in {"5", "6"}]
+    sample = Sample(grid, GoneWhenUnpickled(32), 1024, seconds=2)
+    assert sample.measure(entries, keep=5) == [Cost(0, 0, 0, 0)] * 2
+    assert sample.faults == {"crashed": 2}
 
 
 def test_the_interval_holds_the_truth_nineteen_times_in_twenty():

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.formats.tensors import check_sums, read_tensors
+from pipeline.formats.tensors import check_sums, is_out_of_memory, read_tensors
+from tests.stand_ins import NO_MEMORY
 
 STATE = {"a": torch.arange(5.0), "words": ["über", "b"], "deep": {"step": 7, "none": None}}
 
@@ -86,3 +87,14 @@ def test_a_changed_byte_is_noticed_by_the_sums_alone(tmp_path):
     path.write_bytes(data[:-30])
     with pytest.raises(ValueError, match=r"a\.pt is not a whole model: \S"):
         check_sums(path, what="model")
+
+
+def test_every_form_of_a_lack_of_memory_is_known_and_no_other_fault_is_taken_for_it():
+    assert all(is_out_of_memory(error) for error in NO_MEMORY)
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+
+
+def test_torch_s_own_words_for_it_are_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)

@@ -19,7 +19,8 @@ from pipeline.formats.feature_files import find_arrays, read_array
 from pipeline.formats.names import sample_key, video_id_of
 from pipeline.formats.partial import partial_path
 from pipeline.formats.plan import read_planned_captions, read_planned_videos
-from pipeline.formats.shard import read_index, write_shard
+from pipeline.formats.shard import read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.formats.tokenizer import encode_caption, tokenize
 from pipeline.formats.videos import read_videos
 from pipeline.formats.vocabulary import read_vocabulary

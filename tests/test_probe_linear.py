@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.formats.files import write_csv
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.shard import EncodedVideo, write_shard
+from pipeline.formats.shard import EncodedVideo
+from pipeline.formats.shard_writer import write_shard
 from tests.tiny_results import FEATURE_DIM, RECIPE, video_facts
 from trainer import probe
 

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.formats.manifest import ManifestRow, write_manifest
 from pipeline.formats.plan import write_planned_videos
-from pipeline.formats.shard import EncodedVideo, VideoFacts, write_shard
+from pipeline.formats.shard import EncodedVideo, VideoFacts
+from pipeline.formats.shard_writer import write_shard
 from pipeline.rejected import main
 from tests.examples import manifest_row, recipe
 

@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
+from pipeline import worker
 from pipeline.formats.shard import read_index
+from pipeline.worker import Worker
 from tests.examples import manifest_row
 from tests.small_shards import (
     SETTINGS,
@@ -51,6 +53,52 @@ def test_faulty_videos_become_rows_and_do_not_stop_the_others(rows, tmp_path):
         "bad": ("rejected", "empty"),
         **{f"v.{k}": ("encoded", "") for k in (1, 2, 3)},
     }
+
+
+def end_at_once(*_) -> None:
+    """A process that dies before it says anything, as of a library that does not load."""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [("START_SECONDS", 0.0, "timeout"), ("_serve", end_at_once, "crashed")],
+)
+def test_processes_that_never_begin_are_rows_and_the_videos_of_the_next_run(
+    rows, tmp_path, monkeypatch, attribute, value, reason
+):
+    """One video is kept from before; the others fail by name until their processes begin."""
+    encode(rows[:2], tmp_path / "out", workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, attribute, value)
+        encode(rows, tmp_path / "out", workers=1)
+    good, *rest = read_index(tmp_path / "out" / "00000.parquet").rows[1:]
+    assert (good.status, [(row.status, row.reason) for row in rest]) == (
+        "encoded",
+        [("failed", reason)] * 2,
+    )
+    assert all("process d" in row.error_message for row in rest)
+    encode(rows, tmp_path / "out", workers=1)
+    assert list(statuses(tmp_path / "out").values())[1:] == [("encoded", "")] * 3
+
+
+def test_a_process_that_cannot_begin_once_costs_a_video_and_the_others_are_encoded(
+    rows, tmp_path, monkeypatch
+):
+    begins = iter([0.0])
+    real = Worker.next
+
+    def first_too_late(self, seconds):
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "START_SECONDS", next(begins, worker.START_SECONDS))
+            return real(self, seconds)
+
+    monkeypatch.setattr(Worker, "next", first_too_late)
+    encode(rows, tmp_path / "out", workers=1)
+    assert list(statuses(tmp_path / "out").values())[1:] == [
+        ("failed", "timeout"),
+        ("encoded", ""),
+        ("encoded", ""),
+    ]
 
 
 def test_a_cut_video_within_the_limit_is_encoded_and_flagged(tmp_path):

@@ -16,7 +16,8 @@ import pytest
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.parquet import write_table
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.shard import SCHEMA, VERSION, read_index, write_shard
+from pipeline.formats.shard import SCHEMA, VERSION, read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.tools.verify import main
 from tests.encoded_videos import IDS, RECIPE, failed, video
 from tests.fuzzing import bounded_memory

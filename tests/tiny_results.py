@@ -15,7 +15,8 @@ from pipeline.formats.files import sha256_of_file, write_csv, write_json, write_
 from pipeline.formats.manifest import write_manifest
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
 from pipeline.formats.recipe import Recipe
-from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
+from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.formats.vocabulary import write_vocabulary
 from pipeline.settings import BagsSettings
 from tests.examples import manifest_row, recipe

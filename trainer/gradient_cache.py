@@ -21,14 +21,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipeline.formats.tensors import is_out_of_memory
+
 logger = logging.getLogger(__name__)
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | float], torch.Tensor]
 """Clips [B, D], captions [N, D] and temperature to a loss []."""
-
-
-_NO_MEMORY = ("out of memory", "can't allocate memory", "_STATUS_ALLOC_FAILED")
-"""Words of an error for want of memory: of CUDA and its allocator, the CPU's, cuBLAS and cuDNN."""
 
 
 class DoesNotFit(OSError):
@@ -211,12 +209,6 @@ def ranges(num_clips: int, num_captions: int, chunk: int) -> list[Range]:
         Range(slice(clips[i], clips[i + 1]), slice(captions[i], captions[i + 1]))
         for i in range(count)
     ]
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that memory ran out, on a GPU or in the CPU's allocator."""
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY)
 
 
 def _random_state(device: torch.device) -> list[torch.Tensor]:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.formats.tensors import is_out_of_memory
 from trainer.batch import Batch
 from trainer.batch_parts import micro_batches, tower_input
 from trainer.distributed import without_exchange
 from trainer.dump import stop_not_finite
-from trainer.gradient_cache import DoesNotFit, GradientCache, Loss, is_out_of_memory
+from trainer.gradient_cache import DoesNotFit, GradientCache, Loss
 from trainer.guards import Header
 from trainer.loss import mil_nce_loss
 from trainer.loss_plan import NotFinite

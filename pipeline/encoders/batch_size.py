@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pipeline.encoders.interface import Encoder
 from pipeline.formats.files import read_json, write_json
+from pipeline.formats.tensors import is_out_of_memory
 
 LARGEST = 256
 """Windows that are tried at most."""
@@ -48,7 +49,9 @@ def probed_size(encoder: Encoder, window_shape: tuple[int, ...], largest: int = 
     while size <= min(largest, 4 * best):
         try:
             rate = _clips_a_second(encoder, torch.zeros(size, *window_shape, dtype=torch.uint8))
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             break
         if rate > WORTH * best_rate:
             best, best_rate = size, rate

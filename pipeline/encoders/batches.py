@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pipeline.encoders.interface import Encoder
+from pipeline.formats.tensors import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +85,9 @@ class WindowBatch:
                     self.encoder(self.feeder.moved(_padded(piece, self.size)))
                     for piece in windows_BTHWC.split(self.size)
                 ]
-            except torch.OutOfMemoryError:
-                pass
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
             # Behind the handler: the exception holds on to all that the failed attempt computed.
             self._halve()
 

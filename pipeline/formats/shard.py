@@ -3,27 +3,20 @@
 `{shard}.tar` holds `{key}.features.npy` (float16 [T, F]) and `{key}.json` for each encoded video;
 any WebDataset reader can stream it. `{shard}.parquet` has a row for every planned video, also those
 that failed, with the byte offset of its array, so that a trainer reads a clip's rows with one
-`os.pread` and never unpacks the tar.
+`os.pread` and never unpacks the tar. `pipeline.formats.shard_writer` writes both.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import tarfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-from webdataset import TarWriter
 
-from pipeline.formats.arrays import read_header
-from pipeline.formats.files import sha256_of_file, whole_file
-from pipeline.formats.names import again, sample_key
-from pipeline.formats.parquet import read_metadata, read_rows, write_table
+from pipeline.formats.names import again
+from pipeline.formats.parquet import read_metadata, read_rows
 from pipeline.formats.recipe import Recipe
 
 VERSION = "shard-1"
@@ -107,37 +100,6 @@ SCHEMA = {
 }
 
 
-def write_shard(
-    tar_path: str | Path,
-    index_path: str | Path,
-    videos: Iterable[EncodedVideo],
-    recipe: Recipe,
-    provenance: dict,
-) -> None:
-    """Write a shard's tar, then its index: an index therefore always has its tar.
-
-    Raises:
-        ValueError: features of a wrong shape, or numbers that are not finite.
-    """
-    facts = []
-    with whole_file(tar_path) as scratch:
-        with open(scratch, "wb") as file, TarWriter(file, mtime=0) as tar:
-            for video in videos:
-                facts.append(video.facts)
-                if video.features is not None:
-                    tar.write(_sample(video, recipe))
-        places = _places(scratch)
-        tar_bytes, tar_sha256 = scratch.stat().st_size, sha256_of_file(scratch)
-    rows = [asdict(_index_row(fact, places, recipe)) for fact in facts]
-    metadata = {
-        "recipe": recipe.to_dict(),
-        "provenance": provenance,
-        "tar_bytes": tar_bytes,
-        "tar_sha256": tar_sha256,
-    }
-    write_table(index_path, SCHEMA, rows, version=VERSION, metadata=metadata)
-
-
 def read_index(path: str | Path) -> ShardIndex:
     """Read a shard's index; a foreign or cut file raises `ValueError`."""
     rows, metadata = read_rows(path, SCHEMA, version=VERSION, later={"decoder": ""})
@@ -207,69 +169,3 @@ def read_video(descriptor: int, row: IndexRow) -> np.ndarray:
     if zlib.crc32(array.tobytes()) != row.crc32:
         raise ValueError(f"the features of {row.video_id!r} are damaged")
     return array
-
-
-def _sample(video: EncodedVideo, recipe: Recipe) -> dict:
-    """One WebDataset sample: the array's bytes and what a reader must know to use them."""
-    facts, features = video.facts, video.features
-    expected = (recipe.sampling.num_vectors(facts.num_frames), recipe.feature_dim)
-    if features is None or features.shape != expected or features.dtype != DTYPE:
-        found = "none" if features is None else f"{features.dtype} {features.shape}"
-        raise ValueError(f"features of {facts.video_id!r} are {found}, expected {DTYPE} {expected}")
-    if not np.isfinite(features).all():
-        raise ValueError(f"features of {facts.video_id!r} hold NaN or infinity")
-    starts, stops = recipe.sampling.spans(facts.num_frames)
-    description = {
-        "video_id": facts.video_id,
-        "recipe": recipe.to_dict(),
-        "recipe_identity": recipe.identity,
-        "start_seconds": starts.tolist(),
-        "end_seconds": stops.tolist(),
-        "valid_frames": recipe.sampling.valid_frames(facts.num_frames).tolist(),
-        "source": {"size_bytes": facts.size_bytes, "mtime_ns": facts.mtime_ns},
-    }
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(features), allow_pickle=False)
-    return {
-        "__key__": sample_key(facts.video_id),
-        FEATURES_SUFFIX: buffer.getvalue(),
-        "json": json.dumps(description, sort_keys=True).encode("utf-8"),
-    }
-
-
-def _places(tar_path: Path) -> dict[str, tuple[int, int, int]]:
-    """For each key the offset, length and crc32 of its array's numbers in the tar."""
-    places = {}
-    with tarfile.open(tar_path) as tar, open(tar_path, "rb") as file:
-        for member in tar:
-            key, suffix = member.name.split(".", 1)
-            if suffix != FEATURES_SUFFIX:
-                continue
-            file.seek(member.offset_data)
-            data = file.read(member.size)
-            header_bytes = _npy_header_bytes(data)
-            numbers = data[header_bytes:]
-            places[key] = (member.offset_data + header_bytes, len(numbers), zlib.crc32(numbers))
-    return places
-
-
-def _npy_header_bytes(data: bytes) -> int:
-    stream = io.BytesIO(data)
-    read_header(stream)
-    return stream.tell()
-
-
-def _index_row(
-    facts: VideoFacts, places: dict[str, tuple[int, int, int]], recipe: Recipe
-) -> IndexRow:
-    key = sample_key(facts.video_id)
-    offset, length, crc32 = places.get(key, (0, 0, 0))
-    return IndexRow(
-        **asdict(facts),
-        key=key,
-        offset=offset,
-        length=length,
-        num_vectors=length // (recipe.feature_dim * DTYPE.itemsize),
-        feature_dim=recipe.feature_dim,
-        crc32=crc32,
-    )

@@ -1,4 +1,7 @@
-"""The only door to `torch.load` and `torch.save`: weights, read without running what is in them."""
+"""What torch says of files and of memory.
+
+The only door to `torch.load` and `torch.save`: weights, read without running what is in them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ _BROKEN: tuple[type[Exception], ...] = (
     AttributeError, OverflowError, AssertionError, MemoryError, struct.error,
 )  # fmt: skip
 """What torch raises for a file that is none of its own, is cut, or holds more than weights."""
+_NO_MEMORY = ("out of memory", "can't allocate memory", "_STATUS_ALLOC_FAILED")
+"""Words of an error for want of memory: of CUDA and its allocator, the CPU's, cuBLAS and cuDNN."""
 
 
 def read_tensors(
@@ -63,3 +68,9 @@ def check_sums(path: str | Path, *, what: str) -> None:
         raise ValueError(f"{path} is not a whole {what}: {error}") from None
     if damaged:
         raise ValueError(f"{path} is not a whole {what}: {damaged} is damaged")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in the CPU's allocator."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _NO_MEMORY)

@@ -32,14 +32,8 @@ from pipeline.formats.files import sha256_of_file
 from pipeline.formats.manifest import Reason
 from pipeline.formats.names import shard_name
 from pipeline.formats.recipe import TAILS, Recipe, Sampling
-from pipeline.formats.shard import (
-    EncodedVideo,
-    IndexRow,
-    VideoFacts,
-    read_index,
-    read_video,
-    write_shard,
-)
+from pipeline.formats.shard import EncodedVideo, IndexRow, VideoFacts, read_index, read_video
+from pipeline.formats.shard_writer import write_shard
 from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.reuse import FeatureStore
 from pipeline.settings import FEATURE_DIMS

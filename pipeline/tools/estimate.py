@@ -22,14 +22,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.cli import run
+from pipeline.decode_limits import USUAL_LIMITS
+from pipeline.decode_pool import decode_all
+from pipeline.decoding import Failed, Finished, Job, Started, Window
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.settings import read_settings
@@ -38,7 +40,6 @@ from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.pixels import Geometry
 from pipeline.probe import find_ffprobe, probe_video
 from pipeline.settings import EncodeSettings
-from pipeline.video import VideoReader
 
 if TYPE_CHECKING:  # it brings torch, which --help does without
     from pipeline.encoders.interface import Encoder
@@ -71,49 +72,68 @@ class Speed:
 
 
 class Sample:
-    """Measures videos one after another, and keeps some windows for the network."""
+    """Measures the first `seconds` of videos, and keeps the first `keep` windows for the network.
+
+    One killable process decodes, as for the stage.
+    """
 
     def __init__(self, sampling: Sampling, geometry: Geometry, feature_dim: int, seconds: float):
         self.sampling, self.geometry = sampling, geometry
         self.vector_bytes = feature_dim * DTYPE.itemsize + VECTOR_BYTES
         self.max_windows = max(1, round(seconds / sampling.stride_seconds))
-        self.ffprobe = find_ffprobe()
+        budget = USUAL_LIMITS.video_seconds + USUAL_LIMITS.factor * seconds
+        self.limits = replace(USUAL_LIMITS, video_seconds=budget, factor=0.0)
         self.faults: Counter[str] = Counter()
         self.windows: list[np.ndarray] = []
 
-    def measure(self, entry: VideoEntry, keep: int) -> Cost:
-        """The cost of a video from its first windows, of which `keep` in all are kept."""
-        try:
-            if not entry.path:
-                raise VideoFault(Reason.REMOVED)
-            declared = probe_video(entry.path, ffprobe=self.ffprobe, timeout_seconds=60)
-            return self._decode(entry.path, declared.duration_seconds, keep)
-        except VideoFault as fault:
-            self.faults[str(fault.reason)] += 1
-            return Cost(0, 0, 0, 0)
+    def measure(self, entries: list[VideoEntry], keep: int) -> list[Cost]:
+        """What each video costs, those last that cannot be used; why, is counted in `faults`."""
+        jobs, costs = self._jobs(entries), []
+        seen: Counter[int] = Counter()
+        events = decode_all(
+            jobs, self.sampling, self.geometry, workers=1, waiting_windows=4, limits=self.limits
+        )
+        for event in events:
+            match event:
+                case Started():
+                    seen[event.number] = 0
+                case Window():
+                    seen[event.number] += 1
+                    if len(self.windows) < keep:
+                        self.windows.append(event.pixels)
+                case Finished():
+                    costs.append(self._cost(jobs[event.number], event, seen[event.number]))
+                case Failed():
+                    self.faults[event.reason] += 1
+        return costs + [Cost(0, 0, 0, 0)] * self.faults.total()
 
-    def _decode(self, path: str, declared_seconds: float, keep: int) -> Cost:
-        reader = VideoReader(path, sampling=self.sampling, geometry=self.geometry)
-        count, began = 0, time.process_time()
-        with closing(reader.windows()) as windows:
-            for window in itertools.islice(windows, self.max_windows):
-                count += 1
-                if len(self.windows) < keep:
-                    self.windows.append(window)
-            if count < self.max_windows:
-                next(windows, None)
-        spent = time.process_time() - began
+    def _jobs(self, entries: list[VideoEntry]) -> list[Job]:
+        ffprobe = find_ffprobe()
+        jobs: list[Job] = []
+        for entry in entries:
+            try:
+                if not entry.path:
+                    raise VideoFault(Reason.REMOVED)
+                declared = probe_video(entry.path, ffprobe=ffprobe, timeout_seconds=60)
+            except VideoFault as fault:
+                self.faults[fault.reason] += 1
+            else:
+                seconds = declared.duration_seconds
+                jobs.append(Job(len(jobs), entry.path, seconds, windows=self.max_windows))
+        return jobs
+
+    def _cost(self, job: Job, end: Finished, num_windows: int) -> Cost:
         # Whole videos tell their own length, the others declare it or are taken for this long.
-        looked_at = (count - 1) * self.sampling.stride_seconds
-        looked_at += self.sampling.frames / self.sampling.frame_rate
-        if reader.report is not None:
-            looked_at = declared_seconds = reader.report.end_seconds
-        seconds = declared_seconds or looked_at
+        looked_at = seconds = end.report.end_seconds
+        if num_windows == self.max_windows:
+            looked_at = (num_windows - 1) * self.sampling.stride_seconds
+            looked_at += self.sampling.frames / self.sampling.frame_rate
+            seconds = job.declared_seconds or looked_at
         clips = self.sampling.num_vectors(round(seconds * self.sampling.frame_rate))
         return Cost(
             video_seconds=seconds,
             clips=clips,
-            decode_seconds=spent * seconds / max(looked_at, 1e-3),
+            decode_seconds=end.busy_seconds * seconds / max(looked_at, 1e-3),
             shard_bytes=SAMPLE_BYTES + clips * self.vector_bytes,
         )
 
@@ -227,7 +247,7 @@ def main(argv: list[str] | None = None) -> None:
     sample = Sample(settings.grid, encoder.geometry, encoder.feature_dim, options.seconds)
     chosen = random.Random(options.seed).sample(entries, min(options.sample, len(entries)))
     keep = KEPT_BATCHES * options.batch
-    costs = [sample.measure(entry, keep) for entry in chosen]
+    costs = sample.measure(chosen, keep)
     if not sample.windows:
         raise ValueError(f"none of {len(costs)} videos decodes:{told(sample.faults, ' ')}")
     if options.clips_per_second:

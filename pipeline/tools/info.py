@@ -22,7 +22,6 @@ from pipeline.formats.caption_summary import read_caption_summary
 from pipeline.formats.files import read_json, read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.tags import CHECKPOINT, MODEL
-from pipeline.formats.tensors import check_sums, read_tensors
 from pipeline.tools import file_facts
 from pipeline.tools.file_facts import Facts, recipe_facts, say_counts
 
@@ -107,6 +106,9 @@ def of_metrics(path: Path) -> Facts:
 
 def of_model(path: Path) -> Facts:
     """A trained model."""
+    # Not at the top: it brings torch, which all other files do without.
+    from pipeline.formats.tensors import check_sums, read_tensors
+
     check_sums(path, what="model file")
     content = read_tensors(path)
     if not isinstance(content, dict) or content.get("format") != MODEL:

@@ -21,7 +21,8 @@ import webdataset
 
 from pipeline.formats.bags import TRAIN, write_bags
 from pipeline.formats.plan import PlannedVideo, write_planned_videos
-from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index, write_shard
+from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index
+from pipeline.formats.shard_writer import write_shard
 from tests.benchmarks.measure import measure, table
 from tests.synthetic_bags import RECIPE, _bags, train_settings
 from trainer.bag_index import files_of_plan, open_index

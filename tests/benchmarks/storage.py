@@ -24,7 +24,8 @@ import numpy as np
 import webdataset
 
 from pipeline.formats.recipe import Sampling
-from pipeline.formats.shard import EncodedVideo, VideoFacts, read_features, read_index, write_shard
+from pipeline.formats.shard import EncodedVideo, VideoFacts, read_features, read_index
+from pipeline.formats.shard_writer import write_shard
 from pipeline.pixels import Geometry
 from pipeline.video import VideoReader
 from tests.benchmarks.decode import make_video
