@@ -27,10 +27,15 @@ from pipeline.formats.files import (
     with_line_feeds,
     write_json,
 )
-from pipeline.formats.plan import PlannedCaptions
+from pipeline.formats.names import IdFinder
+from pipeline.formats.plan import PlannedCaptions, Unmatched
 
 VERSION = "captions-parts-3"
 MEMORY_FILE = "source.json"
+REMOVED = -1
+"""The shard of a video whose path is empty: its captions are left out and not missed."""
+NAMED = 3
+"""So many of what does not fit are named."""
 _BUFFERED_ROWS = 250_000
 _KEEPING_THREADS = 16
 _PART_NAME = re.compile(r"[0-9a-f]{64}\.csv")
@@ -43,13 +48,28 @@ class Split:
     parts: dict[str, list] = field(default_factory=dict)
     """Shard index as text to [sha256, bytes]; shards without captions have none."""
     videos: int = 0
-    """Videos of the table that have captions."""
+    """Videos that have captions."""
     rows: int = 0
     """Captions of these videos."""
     foreign_rows: int = 0
-    """Captions of ids that the table does not have, or has without a path; they are left out."""
+    """Captions of ids that no video has; they are left out."""
     foreign_ids: list[str] = field(default_factory=list)
-    """The first three such ids."""
+    """The first such ids."""
+    silent_videos: int = 0
+    """Videos without captions."""
+    silent_ids: list[str] = field(default_factory=list)
+    """The first of these."""
+
+    @property
+    def unmatched(self) -> Unmatched:
+        """What does not belong together."""
+        return Unmatched(
+            unit="captions",
+            captions=self.foreign_rows,
+            caption_names=self.foreign_ids,
+            videos=self.silent_videos,
+            video_ids=self.silent_ids,
+        )
 
     def sources(self, folder: Path, shard: int) -> list[PlannedCaptions]:
         """The caption sources of one shard: its part, if it has one."""
@@ -60,7 +80,7 @@ class Split:
 
 
 def split_captions(source: str | Path, shard_of: dict[str, int], folder: Path) -> Split:
-    """Split `source` by `shard_of` (video id to shard index) into parts in `folder`.
+    """Split `source` by `shard_of` (video id to shard index, or REMOVED) into parts in `folder`.
 
     Raises:
         ValueError: the source is no table or JSON of captions.
@@ -122,22 +142,26 @@ def _scatter(source: str | Path, shard_of: dict[str, int], scratch: Path) -> Spl
     seen: set[str] = set()
     buffers: dict[int, list] = {}
     buffered = 0
+    find = IdFinder(shard_of)
     for row in iterate_captions(source):
-        shard = shard_of.get(row.video_id)
-        if shard is None:
+        video_id = find(row.video_id)
+        if video_id is None:
             split.foreign_rows += 1
-            if len(split.foreign_ids) < 3 and row.video_id not in split.foreign_ids:
+            if len(split.foreign_ids) < NAMED and row.video_id not in split.foreign_ids:
                 split.foreign_ids.append(row.video_id)
             continue
+        if (shard := shard_of[video_id]) == REMOVED:
+            continue
         split.rows += 1
-        seen.add(row.video_id)
-        buffers.setdefault(shard, []).append(row)
+        seen.add(video_id)
+        buffers.setdefault(shard, []).append(row._replace(video_id=video_id))
         buffered += 1
         if buffered >= _BUFFERED_ROWS:
             _flush(buffers, scratch)
             buffered = 0
     _flush(buffers, scratch)
-    split.videos = len(seen)
+    silent = [i for i, shard in shard_of.items() if shard != REMOVED and i not in seen]
+    split.videos, split.silent_videos, split.silent_ids = len(seen), len(silent), silent[:NAMED]
     return split
 
 

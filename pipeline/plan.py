@@ -2,8 +2,8 @@
 
 Reads   the videos table and the captions (a folder, or one table or JSON file)
 Writes  results/plan/{shard}.tsv and {shard}.captions for each `videos_per_shard` rows of the table,
-        the parts of a single captions file (--parts), and the order of ids for the next time
-        (--order)
+        results/plan/unmatched.json (captions of no video, videos without captions), the parts of a
+        single captions file (--parts), and the order of ids for the next time (--order)
 Run     python -m pipeline.plan --settings results/settings/plan.json --output results/plan
             --parts results/captions/parts --order results/.plan/order.txt
 
@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
-from pipeline.caption_parts import Split, remove_other_parts, split_captions
+from pipeline.caption_parts import NAMED, REMOVED, Split, remove_other_parts, split_captions
 from pipeline.cli import run
 from pipeline.formats.caption_folder import CaptionFile, list_caption_files, match_caption_files
 from pipeline.formats.names import shard_name
@@ -30,8 +30,10 @@ from pipeline.formats.order import Order, check_order, write_order
 from pipeline.formats.plan import (
     PlannedCaptions,
     PlannedVideo,
+    Unmatched,
     write_planned_captions,
     write_planned_videos,
+    write_unmatched,
 )
 from pipeline.formats.settings import read_settings
 from pipeline.formats.videos import VideoEntry, read_videos
@@ -62,15 +64,20 @@ def make_plan(
     check_order(order, now, table=settings.videos, allow_reorder=allow_reorder)
     videos = stat_videos(entries)
     _check_usable(settings.videos, videos)
-    shard_of = {v.video_id: i // settings.videos_per_shard for i, v in enumerate(videos) if v.path}
+    shard_of = {
+        video.video_id: row // settings.videos_per_shard if video.path else REMOVED
+        for row, video in enumerate(videos)
+    }
     num_shards = -(-len(videos) // settings.videos_per_shard)
-    captions, split = plan_captions(settings.captions, shard_of, num_shards, parts)
+    captions, split, unmatched = plan_captions(settings.captions, shard_of, num_shards, parts)
+    for sentence in unmatched.sentences():
+        logger.warning("plan.captions, %s: %s", settings.captions, sentence)
     lists = {}
     for shard in range(num_shards):
         first = shard * settings.videos_per_shard
         rows = videos[first : first + settings.videos_per_shard]
         lists[shard_name(shard)] = (rows, captions[shard])
-    write_plan(output, lists)
+    write_plan(output, lists, unmatched)
     remove_other_parts(parts, split)
     write_order(order, now)
     missing = sum(bool(v.path) and v.size_bytes < 0 for v in videos)
@@ -117,10 +124,11 @@ def _check_usable(table: str, videos: list[PlannedVideo]) -> None:
 
 def plan_captions(
     source: str, shard_of: dict[str, int], num_shards: int, parts: Path
-) -> tuple[list[list[PlannedCaptions]], Split | None]:
-    """The caption sources of each shard, and the split if `source` is one file for all videos."""
+) -> tuple[list[list[PlannedCaptions]], Split | None, Unmatched]:
+    """The caption sources of each shard; the split, if `source` is one file; what is unmatched."""
     if Path(source).is_dir():
-        return _from_folder(source, shard_of, num_shards), None
+        found, unmatched = _from_folder(source, shard_of, num_shards)
+        return found, None, unmatched
     if not Path(source).exists():
         raise FileNotFoundError(
             f"plan.captions: {source} does not exist; name a folder of caption files, or one CSV,"
@@ -129,28 +137,34 @@ def plan_captions(
     split = split_captions(source, shard_of, parts)
     if not split.rows:
         _refuse_no_match(source, shard_of, split.foreign_ids)
-    logger.info(
-        "%s: %d captions of %d videos; %d captions of other ids were left out",
-        source, split.rows, split.videos, split.foreign_rows,
-    )  # fmt: skip
-    return [split.sources(parts, shard) for shard in range(num_shards)], split
+    logger.info("%s: %d captions of %d videos", source, split.rows, split.videos)
+    sources = [split.sources(parts, shard) for shard in range(num_shards)]
+    return sources, split, split.unmatched
 
 
 def _from_folder(
     folder: str, shard_of: dict[str, int], num_shards: int
-) -> list[list[PlannedCaptions]]:
+) -> tuple[list[list[PlannedCaptions]], Unmatched]:
     files = list_caption_files(folder)
-    matched = match_caption_files(files, shard_of)
-    if not matched:
-        _refuse_no_match(folder, shard_of, (file.names[-1] for file in files))
+    matched, strays = match_caption_files(files, shard_of)
+    usable = [video_id for video_id, shard in shard_of.items() if shard != REMOVED]
+    chosen = [(video_id, matched[video_id][0].path) for video_id in usable if video_id in matched]
+    if not chosen:
+        _refuse_no_match(folder, shard_of, (file.likely_id for file in files))
     _log_choices(matched)
-    chosen = [(video_id, matched[video_id][0].path) for video_id in shard_of if video_id in matched]
     stats = _stat_all([path for _, path in chosen])
     shards: list[list[PlannedCaptions]] = [[] for _ in range(num_shards)]
     for (video_id, path), (size, mtime) in zip(chosen, stats, strict=True):
         shards[shard_of[video_id]].append(PlannedCaptions(video_id, path, size, str(mtime)))
-    logger.info("%s: captions of %d of %d videos", folder, len(chosen), len(shard_of))
-    return shards
+    logger.info("%s: captions of %d of %d videos", folder, len(chosen), len(usable))
+    silent = [video_id for video_id in usable if video_id not in matched]
+    return shards, Unmatched(
+        unit="caption files",
+        captions=len(strays),
+        caption_names=[Path(file.path).name for file in strays[:NAMED]],
+        videos=len(silent),
+        video_ids=silent[:NAMED],
+    )
 
 
 def _log_choices(matched: dict[str, list[CaptionFile]]) -> None:
@@ -158,17 +172,20 @@ def _log_choices(matched: dict[str, list[CaptionFile]]) -> None:
     if several:
         first, second, *_ = several[0]
         logger.warning(
-            "%d videos have several caption files; the preferred one is read, as %s before %s",
+            "%d videos have several caption files; the preferred one is read, as %s before %s"
+            " (.vtt and .srt carry their unit, the times of others are in captions.unit)",
             len(several), first.path, second.path,
         )  # fmt: skip
 
 
 def _refuse_no_match(source: str, shard_of: dict[str, int], found: Iterable[str]) -> None:
-    ours = ", ".join(map(repr, islice(shard_of, 3))) or "none"
-    theirs = ", ".join(map(repr, islice(found, 3)))
+    usable = (video_id for video_id, shard in shard_of.items() if shard != REMOVED)
+    ours = ", ".join(map(repr, islice(usable, NAMED)))
+    theirs = ", ".join(map(repr, islice(found, NAMED)))
     if not theirs:
         raise ValueError(
-            f"plan.captions: {source} holds no caption; config/README.md shows its forms"
+            f"plan.captions: {source} holds no caption, or of removed videos only;"
+            " config/README.md shows its forms"
         )
     raise ValueError(
         f"no caption of {source} belongs to any video: the videos are {ours}; the captions speak"
@@ -177,7 +194,9 @@ def _refuse_no_match(source: str, shard_of: dict[str, int], found: Iterable[str]
 
 
 def write_plan(
-    output: Path, lists: dict[str, tuple[list[PlannedVideo], list[PlannedCaptions]]]
+    output: Path,
+    lists: dict[str, tuple[list[PlannedVideo], list[PlannedCaptions]]],
+    unmatched: Unmatched,
 ) -> None:
     """Write the lists of all shards (by name) into `output`, and remove those of other shards."""
     scratch = output.with_name(output.name + ".tmp")
@@ -187,6 +206,7 @@ def write_plan(
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in pool.map(lambda item: _write_lists(scratch, item[0], *item[1]), lists.items()):
                 pass
+        write_unmatched(scratch, unmatched)
         output.mkdir(parents=True, exist_ok=True)
         _remove_all_but(lists.keys(), output)
         for path in scratch.iterdir():

@@ -22,6 +22,7 @@ from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
 from pipeline.formats.tags import SEARCH
 from pipeline.report_facts import BagFacts, Facts, gather
+from pipeline.report_misfits import misfits
 from pipeline.report_origin import Spread, gaps, revision, rule_times
 from pipeline.report_page import fill
 from pipeline.report_pictures import Pictures, pictures_of
@@ -52,6 +53,7 @@ def render(facts: Facts, title: str, results: Path, spread: Spread) -> str:
             pictures=pictures,
             mean_bag_size=mean_bag_size(facts.bags) if facts.bags else 0.0,
             speed=training_speed(facts.steps),
+            misfits=misfits(facts),
             gaps=gaps(facts, spread),
             rule_times=rule_times(results / "benchmarks"),
             revision=revision(),

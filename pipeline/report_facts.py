@@ -17,6 +17,7 @@ from pipeline.formats.caption_summary import CaptionSummary, read_caption_summar
 from pipeline.formats.files import read_json
 from pipeline.formats.names import again
 from pipeline.formats.parquet import read_table
+from pipeline.formats.plan import Unmatched, read_unmatched
 from pipeline.formats.recipe import Recipe
 
 LIBRARIES = ("av", "numpy", "pyarrow", "snakemake", "torch", "webdataset")
@@ -72,6 +73,7 @@ class Facts:
 
     videos: VideoFacts
     captions: CaptionSummary
+    unmatched: Unmatched
     features: FeatureFacts
     bags: BagFacts | None
     steps: list[dict]
@@ -108,6 +110,7 @@ def gather(results: Path, rejected_rows: int) -> Facts:
     return Facts(
         videos=_videos(results, names, index, rejected_rows),
         captions=read_caption_summary(results / "captions/summary.json"),
+        unmatched=read_unmatched(results / "plan"),
         features=_features(index, list(abouts)),
         bags=_bags(bag_files) if all(path.exists() for path in bag_files) else None,
         steps=[entry for entry in metrics if "split" not in entry],
@@ -128,14 +131,10 @@ def _table(
 
 
 def _videos(results: Path, names: list[str], index: pd.DataFrame, rejected_rows: int) -> VideoFacts:
+    columns = ["status", "duration_seconds"]
+    paths = [results / f"manifest/{name}.parquet" for name in names]
     manifests = pd.concat(
-        _table(
-            results / f"manifest/{name}.parquet",
-            manifest.SCHEMA,
-            ["status", "duration_seconds"],
-            manifest.VERSION,
-        )[0]
-        for name in names
+        _table(path, manifest.SCHEMA, columns, manifest.VERSION)[0] for path in paths
     )
     # Ids such as `null` or `1e5` are texts.
     rejected = pd.read_csv(results / "rejected.csv", dtype=str, keep_default_na=False)
@@ -198,9 +197,7 @@ def _tests(results: Path) -> list[dict]:
     """Results of the protocols that the settings name; others are left over from older ones."""
     settings = results / "settings/evaluate.json"
     names = read_json(settings)["protocols"] if settings.exists() else {}
-    chosen = sorted(
-        (name for name, keys in names.items() if keys), key=lambda n: (n != "heldout", n)
-    )
+    chosen = sorted(filter(names.get, names), key=lambda name: (name != "heldout", name))
     paths = [results / f"evaluate/{name}.json" for name in chosen]
     return [read_json(path) for path in paths if path.exists()]
 

@@ -19,7 +19,11 @@ from pipeline.encoders.s3d import S3D
 from pipeline.encoders.s3d_weights import load_state, read_state
 from pipeline.formats.captions import read_captions
 from pipeline.formats.files import write_json
-from pipeline.formats.plan import PlannedCaptions, write_planned_captions
+from pipeline.formats.plan import (
+    PlannedCaptions,
+    read_planned_videos,
+    write_planned_captions,
+)
 from pipeline.probe import find_ffprobe
 from tests.examples import captions_settings
 from tests.workflow_runs import ROOT, add_video, snakemake, start, wait_for_stage, write_config
@@ -115,6 +119,68 @@ def test_paths_that_no_file_can_have_are_rows_and_stop_nothing(folder):
     (folder / "videos.csv").write_text(f"video_id,path\na,a.mp4\nb,{'x' * 300}/b.mp4\n")
     write_config(folder, plan={"videos": "videos.csv", "captions": "captions.csv"})
     assert "plan" in snakemake(folder, "--dry-run", "--quiet", "progress").text
+
+
+@pytest.mark.workflow
+def test_names_in_snakemakes_own_language_are_read_and_not_watched(folder):
+    """{x} is a wildcard to it, <x> a path of its own, of which it knows <results>."""
+    odd = ["how to <knit> socks.mp4", "my <results> clip.mp4", "{shard} <b.mp4"]
+    for name in odd:
+        (folder / name).write_bytes(b"no video")
+    rows = "".join(f"{name[0]},{name}\n" for name in ["a.mp4", *odd])
+    (folder / "videos.csv").write_text(f"video_id,path\n{rows}")
+    (folder / "captions").mkdir()
+    for name in ("a", "h", "a <b>", "<logs>", "{x}"):
+        (folder / f"captions/{name}.vtt").write_text("WEBVTT\n\n0:01.000 --> 0:02.000\nstir it\n")
+    write_config(folder, plan={"videos": "videos.csv", "captions": "captions"})
+    assert "plan" in snakemake(folder, "features", "--dry-run").jobs
+    snakemake(folder, "all_manifest")
+    planned = [row for path in sorted(folder.glob("results/plan/*.tsv"))
+               for row in read_planned_videos(path)]  # fmt: skip
+    assert [video.path for video in planned if video.size_bytes == 8] == ["a.mp4", *odd]
+    assert "plan" not in snakemake(folder, "features", "--dry-run").jobs
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("key", "file", "special"),
+    [
+        ("plan.videos", "a <results>.csv", "<results>"),
+        ("plan.captions", "a <knit>.csv", "<knit>"),
+        ("encode.weights", "{x}.pth", "{"),
+        ("manifest.deny_list", "<ids>", "<ids>"),
+    ],
+)
+def test_keys_that_name_a_file_in_snakemakes_own_language_are_named(folder, key, file, special):
+    (folder / file).write_text(CAPTIONS)
+    section, name = key.split(".")
+    sections = {"plan": {"videos": "videos.csv", "captions": "captions.csv"}}
+    line = refused(folder, **{**sections, section: {**sections.get(section, {}), name: file}})
+    assert line.startswith(f"{key} is {file!r}: Snakemake gives {special!r} a meaning of its own")
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"baseline_weights": "no.pth"}, "evaluate.baseline_weights is 'no.pth', and there is no"),
+        ({"baseline_words": "a<b>"}, "evaluate.baseline_words is 'a<b>': Snakemake gives '<b>'"),
+        (
+            {"protocols": {"mine": {"clips": "no.csv", "num_windows": None, "max_missing": 0.1}}},
+            "evaluate.protocols.mine.clips is 'no.csv', and there is no such file in ",
+        ),
+    ],
+    ids=lambda value: "-" if isinstance(value, str) else next(iter(value)),
+)
+def test_files_of_tests_are_looked_for_before_anything_runs_and_only_where_tests_are(
+    folder, keys, line
+):
+    write_config(folder, plan={"videos": "videos.csv", "captions": "captions.csv"}, evaluate=keys)
+    run = snakemake(folder, status=1)
+    assert run.jobs == []
+    assert any(said.strip().startswith(line) for said in run.text.splitlines())
+    targets = ["features", "all_bags", "results/train/model.pt"]
+    assert {"plan", "train"} <= set(snakemake(folder, *targets, "--dry-run").jobs)
 
 
 @pytest.mark.workflow

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pipeline import caption_parts
-from pipeline.caption_parts import remove_other_parts, split_captions
+from pipeline.caption_parts import REMOVED, remove_other_parts, split_captions
 from pipeline.formats.caption_sources import RawCaption, iterate_captions
 
 SHARD_OF = {"a": 0, "b": 0, "c": 1}
@@ -52,6 +52,7 @@ def test_rows_reach_their_shard_in_order_whatever_the_buffer(
     assert split.sources(folder, 2) == []
     assert (split.rows, split.videos, split.foreign_rows) == (4, 3, 3)
     assert split.foreign_ids == ["q", "r"]
+    assert (split.silent_videos, split.silent_ids) == (0, [])
     assert not (folder / ".split").exists()
 
 
@@ -59,6 +60,24 @@ def test_an_unchanged_source_is_not_read_again(tmp_path, source, monkeypatch):
     first = split_captions(source, SHARD_OF, tmp_path / "parts")
     monkeypatch.setattr(caption_parts, "iterate_captions", lambda path: pytest.fail("read again"))
     assert split_captions(source, SHARD_OF, tmp_path / "parts") == first
+
+
+@pytest.mark.parametrize(
+    ("written", "ids"), [("cr\u00e8me", ["cre\u0300me"]), ("cre\u0300me", ["x", "cr\u00e8me"])]
+)
+def test_an_id_in_another_unicode_form_finds_its_captions(tmp_path, written, ids):
+    (tmp_path / "all.csv").write_text(f"video_id,start,end,text\n{written},1,2,x\n")
+    split = split_captions(tmp_path / "all.csv", dict.fromkeys(ids, 0), tmp_path / "parts")
+    assert [row.video_id for row in part_rows(tmp_path / "parts", split, 0)] == ids[-1:]
+    assert (split.foreign_rows, split.silent_ids) == (0, ids[:-1])
+
+
+def test_captions_of_removed_videos_are_left_out_and_of_no_other_id(tmp_path, source):
+    shard_of = {"a": 0, "b": REMOVED, "c": 1, "d": 1}
+    split = split_captions(source, shard_of, tmp_path / "parts")
+    assert [row.video_id for row in part_rows(tmp_path / "parts", split, 0)] == ["a", "a"]
+    assert (split.rows, split.foreign_rows) == (3, 3)
+    assert (split.silent_videos, split.silent_ids) == (1, ["d"])
 
 
 @pytest.mark.parametrize("what", ["time", "assignment", "part", "memory"])

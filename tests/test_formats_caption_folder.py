@@ -2,14 +2,20 @@
 
 import pytest
 
-from pipeline.formats.caption_folder import list_caption_files, match_caption_files
+from pipeline.formats.caption_folder import (
+    iterate_file_ids,
+    list_caption_files,
+    match_caption_files,
+)
 from pipeline.formats.names import sample_key
+
+NFC, NFD = "cr\u00e8me", "cre\u0300me"
 
 
 def match(folder, names, video_ids):
     for name in names:
         (folder / name).touch()
-    matched = match_caption_files(list_caption_files(folder), video_ids)
+    matched, _ = match_caption_files(list_caption_files(folder), video_ids)
     return {key: [file.path.split("/")[-1] for file in files] for key, files in matched.items()}
 
 
@@ -25,6 +31,15 @@ def match(folder, names, video_ids):
         ("dotted.name.csv", "dotted.name"),
         ("dotted.name.en.srt", "dotted.name"),
         ("UPPER.SRT", "UPPER"),
+        ("bbbbbbbbbbb.en-eEY6OEpapPo.vtt", "bbbbbbbbbbb"),
+        ("b.en-nP7-2PuUl7o.vtt", "b"),
+        ("b.zh-Hans-en--hkg1h_Wq8A.vtt", "b"),
+        ("b.mp4.srt", "b"),
+        ("b.MKV.en.srt", "b"),
+        ("b.mkv.en.json", "b.mkv"),
+        (f"{NFD}.vtt", NFC),
+        (f"{NFC}.en.vtt", NFD),
+        (f"{NFD}.mp4.srt", NFC),
         (f"{sample_key('with/slash')}.csv", "with/slash"),
     ],
 )
@@ -43,10 +58,36 @@ def test_an_id_as_it_stands_goes_before_one_that_is_encoded_so(tmp_path, ids):
 
 
 def test_preferred_is_no_language_then_english_then_the_suffix(tmp_path):
-    names = ["a.de.csv", "a.en-US.srt", "a.en.vtt", "a.en.srt", "a.json", "a.srt", "a.csv"]
-    assert match(tmp_path, names, ["a"]) == {
-        "a": ["a.csv", "a.srt", "a.json", "a.en.vtt", "a.en.srt", "a.en-US.srt", "a.de.csv"]
-    }
+    """Of one language those whose times carry their unit, then JSON, then tables."""
+    names = ["a.de.csv", "a.en-US.srt", "a.en.vtt", "a.en.srt", "a.json", "a.srt", "a.mkv.vtt"]
+    tables = ["a.csv", "a.tsv"]
+    assert match(tmp_path, [*names, *tables], ["a"]) == {
+        "a": ["a.mkv.vtt", "a.srt", "a.json", *tables,
+              "a.en.vtt", "a.en.srt", "a.en-US.srt", "a.de.csv"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("ids", [[NFC, NFD], [NFD, NFC]])
+def test_ids_that_differ_in_the_unicode_form_alone_keep_their_own_files(tmp_path, ids):
+    names = [f"{NFC}.vtt", f"{NFD}.vtt"]
+    assert match(tmp_path, names, ids) == {NFC: [names[0]], NFD: [names[1]]}
+
+
+@pytest.mark.parametrize("video_id", [NFC, NFD])
+def test_the_file_that_is_named_exactly_so_comes_before_its_twin(tmp_path, video_id):
+    names = [f"{NFC}.vtt", f"{NFD}.vtt"]
+    ordered = [f"{video_id}.vtt", *(name for name in names if name != f"{video_id}.vtt")]
+    assert match(tmp_path, names, [video_id]) == {video_id: ordered}
+
+
+def test_files_of_no_video_are_given_back(tmp_path):
+    for name in ("a.vtt", "b.en.vtt", "aa.vtt", "a.nolanguage.vtt", "a.en-short.x.vtt"):
+        (tmp_path / name).touch()
+    _, strays = match_caption_files(list_caption_files(tmp_path), ["a"])
+    expected = ["a.en-short.x.vtt", "a.nolanguage.vtt", "aa.vtt", "b.en.vtt"]
+    assert [file.path.split("/")[-1] for file in strays] == expected
+    ids = ["a", "a.en-short.x", "a.nolanguage", "aa", "b"]
+    assert list(iterate_file_ids(tmp_path)) == ids
 
 
 def test_other_files_and_folders_do_not_count(tmp_path):

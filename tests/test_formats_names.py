@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.formats.names import sample_key, shard_name, video_id_of
+from pipeline.formats.names import IdFinder, sample_key, shard_name, video_id_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,14 @@ def test_shard_names_sort_as_numbers_do():
     assert [shard_name(i) for i in (0, 9, 10, 99_999)] == ["00000", "00009", "00010", "99999"]
     with pytest.raises(ValueError, match=r"raise plan\.videos_per_shard"):
         shard_name(100_000)
+
+
+def test_an_id_is_found_in_any_unicode_form_and_first_as_it_stands():
+    """The Angstrom sign, A with a ring, and A followed by a ring: all are one letter."""
+    sign, one, two = "\u212b", "\u00c5", "A\u030a"
+    assert [IdFinder([i])(name) for i in (sign, one, two) for name in (sign, one, two)] == [
+        *[sign] * 3, *[one] * 3, *[two] * 3,
+    ]  # fmt: skip
+    assert [IdFinder([two, one, sign])(name) for name in (sign, one, two)] == [sign, one, two]
+    assert [IdFinder(ids)(one) for ids in ([two, sign], [sign, two])] == [two, sign]
+    assert [IdFinder([two, one])(name) for name in (sign, "A", "\u00e5", "")] == [one, *[None] * 3]

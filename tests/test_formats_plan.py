@@ -5,10 +5,13 @@ import pytest
 from pipeline.formats.plan import (
     PlannedCaptions,
     PlannedVideo,
+    Unmatched,
     read_planned_captions,
     read_planned_videos,
+    read_unmatched,
     write_planned_captions,
     write_planned_videos,
+    write_unmatched,
 )
 
 VIDEOS = [
@@ -47,6 +50,25 @@ def test_foreign_and_cut_files_are_refused(tmp_path, read, text):
     (tmp_path / "0").write_text(text)
     with pytest.raises(ValueError, match="--forcerun plan"):
         read(tmp_path / "0")
+
+
+def test_what_is_unmatched_is_told_in_a_sentence_for_each_side(tmp_path):
+    both = Unmatched(
+        unit="caption files", captions=1200, caption_names=["x.vtt", "é"], videos=1, video_ids=["a"]
+    )
+    write_unmatched(tmp_path, both)
+    assert read_unmatched(tmp_path) == both
+    files = "1,200 caption files belong to no video, as 'x.vtt', 'é'"
+    assert both.sentences() == [files, "1 videos have no captions, as 'a'"]
+    none = Unmatched(unit="captions", captions=0, caption_names=[], videos=0, video_ids=[])
+    assert none.sentences() == []
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"version": "plan-unmatched-1", "videos": 1}'])
+def test_what_is_no_whole_list_of_the_unmatched_is_refused(tmp_path, text):
+    (tmp_path / "unmatched.json").write_text(text)
+    with pytest.raises(ValueError, match=r"unmatched\.json is not a .*--forcerun plan"):
+        read_unmatched(tmp_path)
 
 
 def test_a_row_with_a_field_too_few_is_refused(tmp_path):

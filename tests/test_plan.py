@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from pipeline.formats.plan import read_planned_captions, read_planned_videos
+from pipeline.formats.plan import (
+    Unmatched,
+    read_planned_captions,
+    read_planned_videos,
+    read_unmatched,
+)
 from pipeline.plan import main
 
 
@@ -49,7 +54,8 @@ class Project:
 
     def bytes(self):
         plan = self.root / "results/plan"
-        return {path.name: path.read_bytes() for path in sorted(plan.iterdir())}
+        lists = (path for path in sorted(plan.iterdir()) if path.suffix != ".json")
+        return {path.name: path.read_bytes() for path in lists}
 
     def parts(self):
         folder = self.root / "results/captions/parts"
@@ -165,10 +171,72 @@ def test_odd_ids_are_fine(project):
 
 
 def test_several_files_of_a_video_are_settled_and_said(five, caplog):
-    five.files("captions/a.srt", "captions/a.de.csv")
+    """As whisper leaves them: .tsv in milliseconds beside those that carry their unit."""
+    five.files("captions/a.srt", "captions/a.vtt", "captions/a.tsv", "captions/a.de.vtt")
     five.plan()
-    assert five.captions_of("00000")[0].path == "captions/a.csv"
-    assert "1 videos have several caption files" in caplog.text
+    assert five.captions_of("00000")[0].path == "captions/a.vtt"
+    said = "1 videos have several caption files; the preferred one is read, as captions/a.vtt"
+    assert said in caplog.text
+    assert "the times of others are in captions.unit" in caplog.text
+
+
+def strays(*captions, videos=(), unit="caption files"):
+    return Unmatched(
+        unit=unit, captions=len(captions), caption_names=list(captions[:3]),
+        videos=len(videos), video_ids=list(videos[:3]),
+    )  # fmt: skip
+
+
+def test_files_of_no_video_and_videos_without_a_file_are_counted_and_named(five, caplog):
+    """`e` was removed: neither is its file of no video, nor would it be missed."""
+    five.plan()
+    assert read_unmatched("results/plan") == strays()
+    assert "WARNING" not in caplog.text
+    for name in "ab":
+        (five.root / f"captions/{name}.csv").unlink()
+    five.files(*(f"captions/{name}.vtt" for name in ("w", "x", "y.en", "z")))
+    five.plan()
+    expected = strays("w.vtt", "x.vtt", "y.en.vtt", "z.vtt", videos=("a", "b"))
+    assert read_unmatched("results/plan") == expected
+    said = "4 caption files belong to no video, as 'w.vtt', 'x.vtt', 'y.en.vtt'"
+    assert f"captions: {said}\n" in caplog.text
+    assert "2 videos have no captions, as 'a', 'b'\n" in caplog.text
+    assert [record.levelname for record in caplog.records if "as 'a'" in record.message] == [
+        "WARNING"
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_captions_of_other_ids_in_one_file_are_counted_and_named(project, form, caplog):
+    project.table("a", "b", "c", ("gone", ""))
+    project.videos(*"abc")
+    project.captions = f"captions/all.{form}"
+    value = {i: ["x"] for i in ("a", "gone", "w", "x", "y", "z")}
+    if form == "csv":
+        project.files(project.captions, text=table_text(**value))
+    else:
+        items = {i: [{"start": 1, "end": 2, "text": "x"}] for i in value}
+        project.files(project.captions, text=json.dumps(items))
+    expected = strays("w", "x", "y", "z", videos=("b", "c"), unit="captions")
+    project.plan()
+    assert read_unmatched("results/plan") == expected
+    assert "4 captions belong to no video, as 'w', 'x', 'y'" in caplog.text
+    caplog.clear()
+    project.plan()  # which reads the source no more
+    assert read_unmatched("results/plan") == expected
+    assert "2 videos have no captions, as 'b', 'c'" in caplog.text
+
+
+def test_a_source_that_speaks_of_removed_videos_alone_is_refused(project):
+    project.table("a", ("gone", ""))
+    project.videos("a")
+    project.files("captions/gone.vtt")
+    with pytest.raises(ValueError, match="the videos are 'a'; the captions speak of 'gone'"):
+        project.plan()
+    project.captions = "captions/one.csv"
+    project.files(project.captions, text=table_text(gone=["x"]))
+    with pytest.raises(ValueError, match=r"captions/one\.csv holds no caption, or of removed"):
+        project.plan()
 
 
 @pytest.mark.parametrize(

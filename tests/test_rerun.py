@@ -184,6 +184,24 @@ def test_removed_video_touches_one_shard(folder):
     assert sorted(left) == sorted(["rejected", *DOWNSTREAM])
 
 
+def test_replaced_video_of_a_table_whose_header_has_more_commas_is_noticed(folder):
+    """The delimiter is what gives the column `video_id`, not what is most frequent."""
+    table = folder / "videos.csv"
+    header, *rows = table.read_text().replace(",", ";").splitlines()
+    lines = [f"{header};title, year, place, source", *(f"{row};x" for row in rows)]
+    table.write_text("\n".join(lines) + "\n")
+    assert snakemake(folder, "results/plan").jobs == ["plan"]
+    assert snakemake(folder, "--dry-run").jobs == []
+    render(folder / "videos/v2.mp4", 40, seconds=9)
+    assert "plan" in snakemake(folder, "--dry-run").jobs
+
+
+def test_caption_file_of_no_video_makes_the_report_again_and_nothing_else(folder):
+    (folder / "captions/stray.csv").write_text("start,end,text\n0,1,stir it\n")
+    assert sorted(snakemake(folder).jobs) == ["plan", "report"]
+    assert "stray.csv" in (folder / "results/report/index.html").read_text(encoding="utf-8")
+
+
 def test_plan_that_finds_nothing_new_runs_alone(folder):
     assert snakemake(folder, "-R", "plan").jobs == ["plan"]
     assert snakemake(folder, "--dry-run").jobs == []

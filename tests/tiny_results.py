@@ -13,7 +13,7 @@ from pipeline.formats.caption_summary import CaptionSummary, write_caption_summa
 from pipeline.formats.captions import Caption, write_captions
 from pipeline.formats.files import sha256_of_file, write_csv, write_json, write_text
 from pipeline.formats.manifest import write_manifest
-from pipeline.formats.plan import PlannedVideo, write_planned_videos
+from pipeline.formats.plan import PlannedVideo, Unmatched, write_planned_videos, write_unmatched
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.shard import EncodedVideo, VideoFacts, read_index
 from pipeline.formats.shard_writer import write_shard
@@ -35,6 +35,8 @@ BAGS = BagsSettings(
     bag_size=3,
     val_fraction=0.0,
 )
+
+FITTING = Unmatched(unit="captions", captions=0, caption_names=[], videos=0, video_ids=[])
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def _write_shard(root: Path, name: str, ids: tuple[str, ...], features: dict, re
 
 def _write_summaries(root: Path, shards: tuple[tuple[str, ...], ...]) -> None:
     ids = [video_id for shard in shards for video_id in shard]
+    write_unmatched(root / "plan", FITTING)
     counts = {"read": 3 * len(ids) + 2, "kept": 3 * len(ids), "dropped_empty": 2}
     summary = CaptionSummary(
         shards={f"{n:05d}": sha256_of_file(root / f"captions/{n:05d}.parquet")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -31,6 +33,27 @@ def sample_key(video_id: str) -> str:
 def video_id_of(key: str) -> str:
     """The video id that `sample_key` made `key` from."""
     return unquote(key, errors="strict")
+
+
+class IdFinder:
+    """Finds an id by a name in another Unicode form: a Mac writes file names in NFD, others in NFC.
+
+    An id that is written exactly so comes first, then the one in NFC, then the first of the others.
+    """
+
+    def __init__(self, ids: Collection[str]) -> None:
+        self._ids = ids
+        self._others: dict[str, str] = {}
+        for video_id in ids:
+            if (composed := unicodedata.normalize("NFC", video_id)) != video_id:
+                self._others.setdefault(composed, video_id)
+
+    def __call__(self, name: str) -> str | None:
+        """The id that `name` means; None: there is no such id."""
+        if name in self._ids:
+            return name
+        composed = unicodedata.normalize("NFC", name)
+        return composed if composed in self._ids else self._others.get(composed)
 
 
 def again(target: str | Path) -> str:

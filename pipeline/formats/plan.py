@@ -1,20 +1,23 @@
 """The plan of one shard: `{shard}.tsv` lists its videos, `{shard}.captions` its caption sources.
 
-Both carry sizes and modification times (or digests), so that equal bytes mean an unchanged shard:
-Snakemake recognises an unchanged list by its checksum and re-runs nothing that hangs on it.
+`unmatched.json` beside them says which captions and videos do not belong together. The lists carry
+sizes and modification times (or digests), so that equal bytes mean an unchanged shard: Snakemake
+recognises an unchanged list by its checksum and re-runs nothing that hangs on it.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from pipeline.formats.files import read_text_file, write_text
+from pipeline.formats.files import read_json, read_text_file, write_json, write_text
 from pipeline.formats.names import again
 
 VIDEOS_HEADER = "#bagpipe-plan-1\tpath\tsplit\tsize_bytes\tmtime_ns"
 CAPTIONS_HEADER = "#bagpipe-captions-1\tpath\tsize_bytes\tmtime_ns_or_sha256"
+UNMATCHED_FILE = "unmatched.json"
+UNMATCHED = "plan-unmatched-1"
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -42,6 +45,53 @@ class PlannedCaptions:
     size_bytes: int
     version: str
     """The file's mtime in ns, or for a part the sha256 that also names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmatched:
+    """Captions that belong to no video, and videos without captions; removed videos are neither."""
+
+    unit: str
+    """What is counted of captions: `caption files`, or of one table `captions`."""
+    captions: int
+    """Of no video."""
+    caption_names: list[str]
+    """Up to three of these: names of files, or ids."""
+    videos: int
+    """Without captions."""
+    video_ids: list[str]
+    """Up to three of these."""
+
+    def sentences(self) -> list[str]:
+        """What a person should hear of it; nothing where all fits."""
+        said = []
+        if self.captions:
+            said.append(
+                f"{self.captions:,} {self.unit} belong to no video{_as(self.caption_names)}"
+            )
+        if self.videos:
+            said.append(f"{self.videos:,} videos have no captions{_as(self.video_ids)}")
+        return said
+
+
+def _as(names: list[str]) -> str:
+    return f", as {', '.join(map(repr, names))}"
+
+
+def write_unmatched(folder: str | Path, unmatched: Unmatched) -> None:
+    """Write it into the folder of a plan, as JSON."""
+    write_json(Path(folder) / UNMATCHED_FILE, {"version": UNMATCHED, **asdict(unmatched)})
+
+
+def read_unmatched(folder: str | Path) -> Unmatched:
+    """Read it from the folder of a plan; a foreign file raises `ValueError`."""
+    path = Path(folder) / UNMATCHED_FILE
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop("version", None) != UNMATCHED:
+        raise ValueError(f"{path} is not a {UNMATCHED} file: {again('plan')}")
+    if value.keys() != {field.name for field in fields(Unmatched)}:
+        raise ValueError(f"{path} is not a whole {UNMATCHED} file: {again('plan')}")
+    return Unmatched(**value)
 
 
 def write_planned_videos(path: str | Path, videos: list[PlannedVideo]) -> int:

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from pipeline.formats.parquet import iterate_user_parquet
 
+VIDEO_SUFFIXES = frozenset({
+    ".3g2", ".3gp", ".asf", ".avi", ".f4v", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4",
+    ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv",
+})  # fmt: skip
+"""Of the files that are taken for videos by their names."""
 SPLITS = ("", "train", "val")
 _DELIMITERS = (",", ";", "\t")
 

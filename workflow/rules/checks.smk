@@ -23,21 +23,29 @@ def check_config():
             f"plan.videos is {config['plan']['videos']!r}, which is no file: make the table of a"
             " folder's videos with `python -m pipeline.tools.catalog`"
         )
-    for key, file in [
-        *((f"plan.{k}", config["plan"][k]) for k in ("videos", "captions")),
-        *named_files(),
-    ]:
-        if BRACES & set(file):
-            raise WorkflowError(
-                f"{key} is {file!r}: Snakemake takes braces for wildcards; name a path without"
-                " them, such as a link"
-            )
+    for key in ("videos", "captions"):
+        check_path(f"plan.{key}", config["plan"][key])
     for key, file in named_files():
-        if not os.path.isfile(file):
-            raise WorkflowError(
-                f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
-                " path; config/README.md says what may stand there"
-            )
+        check_file(key, file)
+
+
+def check_path(key, path):
+    """Refuse a path that Snakemake would take for another, or for many."""
+    if found := SPECIAL.search(path):
+        raise WorkflowError(
+            f"{key} is {path!r}: Snakemake gives {found[0]!r} a meaning of its own; name a path"
+            " without it, such as a link"
+        )
+
+
+def check_file(key, file):
+    """Refuse a file that is not there."""
+    check_path(key, file)
+    if not os.path.isfile(file):
+        raise WorkflowError(
+            f"{key} is {file!r}, and there is no such file in {Path.cwd()}: mend the"
+            " path; config/README.md says what may stand there"
+        )
 
 
 def check_node_range(run):
@@ -57,7 +65,7 @@ def check_node_range(run):
 
 
 def named_files():
-    """The files that optional keys name: (key, path)."""
+    """The files that optional keys name, but for those of tests: (key, path)."""
     keys = [
         ("manifest", "deny_list"),
         ("encode", "weights"),
@@ -65,15 +73,10 @@ def named_files():
         ("train", "word_vectors"),
         ("train", "word_list"),
         ("train", "init_from"),
-        ("evaluate", "baseline_weights"),
-        ("evaluate", "baseline_words"),
     ]
     for section, key in keys:
         for file in given(section, key):
             yield f"{section}.{key}", file
-    for name, test in config["evaluate"]["protocols"].items():
-        if test and test["clips"]:
-            yield f"evaluate.protocols.{name}.clips", test["clips"]
 
 
 def config_fault(fault):

@@ -3,6 +3,7 @@ import csv
 import itertools
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ STAGE_FILES = {
     "embeddings": "results/embeddings/{shard}.npy",
 }
 KNOWN_SHARDS = set()
-BRACES = set("{}")
+# Snakemake takes {x} for a wildcard and <x> for a path of its own, and knows no way to say otherwise.
+SPECIAL = re.compile(r"[{}]|<[a-z][a-z0-9_]*>")
 DEMO_FOLDER = "results/demo"
 DEMO_ROWS = 1000
 
@@ -59,15 +61,23 @@ def listed_videos(at_most):
     if table.suffix == ".parquet":
         return []
     with open(table, newline="", encoding="utf-8-sig", errors="replace") as file:
-        delimiter = max(",;\t", key=file.readline().count)
-        file.seek(0)
-        rows = csv.DictReader(file, delimiter=delimiter)
         try:
+            delimiter = table_delimiter(file.readline())
+            file.seek(0)
+            rows = csv.DictReader(file, delimiter=delimiter)
             rows = itertools.islice(rows, at_most + 1)
             paths = [row.get("path") or "" for row in rows]
         except csv.Error:  # the plan says what is wrong with the table
             return []
     return sorted(filter(None, set(paths))) if len(paths) <= at_most else []
+
+
+def table_delimiter(header):
+    """As the plan finds it (pipeline/formats/videos.py): the first that gives a column video_id."""
+    for delimiter in ",;\t":
+        if "video_id" in next(csv.reader([header], delimiter=delimiter), ()):
+            return delimiter
+    return ","
 
 
 def demo_videos():
@@ -96,8 +106,7 @@ def watched_files(wildcards):
         files += sorted(texts) if len(texts) <= limit else []
     else:
         files.append(str(captions))
-    # Snakemake takes braces for wildcards, and knows no way to say otherwise.
-    return [file for file in files if not BRACES & set(file)]
+    return [file for file in files if not SPECIAL.search(file)]
 
 
 def planned_shards():
@@ -128,10 +137,16 @@ def test_results(wildcards=None):
     return [f"results/evaluate/{name}.json" for name in protocols()]
 
 
-def test_lists(wildcards):
-    """The list of a test's clips, if it names one."""
+def test_files(wildcards):
+    """What a test's keys name. Looked for only here, for the stages before it need none of it."""
     keys = config["evaluate"]["protocols"].get(wildcards.protocol) or {}
-    return [keys["clips"]] if keys.get("clips") else []
+    clips = [keys["clips"]] if keys.get("clips") else []
+    named = [(f"evaluate.protocols.{wildcards.protocol}.clips", file) for file in clips]
+    for key in ("baseline_weights", "baseline_words"):
+        named += [(f"evaluate.{key}", file) for file in given("evaluate", key)]
+    for key, file in named:
+        check_file(key, file)
+    return [file for _, file in named]
 
 
 def planned(suffix):
@@ -142,6 +157,11 @@ def planned(suffix):
         return f"{plan}/{wildcards.shard}{suffix}"
 
     return path
+
+
+def planned_file(name):
+    """An input function: a file of the plan that is of all shards."""
+    return lambda wildcards: f"{checkpoints.plan.get().output.plan}/{name}"
 
 
 def given(section, key):

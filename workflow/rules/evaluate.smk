@@ -1,9 +1,7 @@
 # Search with the trained model by each protocol: text to video, video to text.
 rule evaluate:
     input:
-        test_lists,
-        given("evaluate", "baseline_weights"),
-        given("evaluate", "baseline_words"),
+        test_files,
         bags=each_shard("bags"),
         tars=each_shard("encode"),
         model="results/train/model.pt",

@@ -15,7 +15,7 @@ checkpoint plan:
     resources:
         plan_reorder="--allow-reorder" if config["run"]["allow_reorder"] else "",
     params:
-        version=1,
+        version=2,
     shell:
         "logged {log} python -m pipeline.plan --settings {input.settings} --output {output.plan}"
         " --parts results/captions/parts --order results/.plan/order.txt {resources.plan_reorder}"

@@ -5,6 +5,7 @@ rule report:
         each_shard("manifest"),
         each_shard("encode"),
         each_shard("bags"),
+        planned_file("unmatched.json"),
         "results/captions/summary.json",
         "results/rejected.csv",
         "results/train/metrics.jsonl",
@@ -29,7 +30,7 @@ rule report:
         trained_ranks=config["run"]["train"]["processes_per_node"],
         trained_gpus=config["run"]["train"]["gpus_per_node"],
     params:
-        version=2,
+        version=3,
     shell:
         "logged {log} python -m pipeline.report --results results"
         " --settings {input.settings} --nodes {resources.trained_nodes}"
