@@ -18,9 +18,11 @@ import av.video.stream
 import numpy as np
 
 from pipeline.formats.manifest import Reason, VideoFault
-from pipeline.painter import Painter
+from pipeline.matroska import container_crop
+from pipeline.packets import start_seconds
+from pipeline.painter import Painter, display_matrix
 from pipeline.pixels import Geometry
-from pipeline.video_stream import best_stream, open_video, start_seconds
+from pipeline.video_stream import best_stream, open_video
 
 MAX_FRAMES = 2000
 """Decoded for one picture at most; a file with keyframes farther apart gives an earlier one."""
@@ -98,7 +100,8 @@ def still(path: str | Path, seconds: float, size: int) -> bytes:
             frame = _frame_at(container, stream, moment)
             if frame is None:
                 raise VideoFault(Reason.NO_FRAMES, f"no frame decodes near {seconds:g} s")
-            return _jpeg(Painter(Geometry(frame_size=size), stream.time_base).paint(frame))
+            painter = Painter(Geometry(frame_size=size), stream.time_base, container_crop(stream))
+            return _jpeg(painter.paint(frame, display_matrix(frame)))
     except av.FFmpegError as error:
         raise VideoFault(Reason.UNREADABLE, str(error.strerror)) from None
 
