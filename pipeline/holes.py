@@ -13,6 +13,11 @@ OVERHEAD_BYTES = 4096
 which is smaller than the picture."""
 
 
+NEAR_PACKETS = 3
+"""Of the stream may still come from before a damaged place when the demuxer is already behind it.
+"""
+
+
 class Packet(Protocol):
     """What a demuxer says of a packet."""
 
@@ -32,27 +37,34 @@ class Holes:
         """`usual_step` ticks are a packet's duration when it has none itself."""
         self._stream_index = stream_index
         self._usual_step = usual_step
-        self._closely_packed = closely_packed
-        self._damaged = False
+        self.closely_packed = closely_packed
+        self._suspect = 0
+        """So many of the stream's next packets may come from behind a damaged place."""
         self._next_tick: int | None = None
         self.end_byte = self._room = 0
 
     def note_damage(self) -> None:
         """The demuxer found nothing at this place."""
-        self._damaged = True
+        self._suspect = NEAR_PACKETS
 
     def lost_before(self, packet: Packet) -> int:
         """How many packets of the stream are missing between this one and the last."""
-        self._damaged |= packet.is_corrupt
-        if self._closely_packed and packet.pos:
-            self._damaged |= packet.pos > self.end_byte + self._room > 0
-            self.end_byte = packet.pos + packet.size
-            self._room = packet.size + OVERHEAD_BYTES
+        if packet.is_corrupt or self._is_far(packet):
+            self.note_damage()
         if packet.stream_index != self._stream_index or packet.pts is None:
             return 0
         step = packet.duration or self._usual_step
-        gap = packet.pts - self._next_tick if self._damaged and self._next_tick is not None else 0
-        self._next_tick = max(packet.pts + step, self._next_tick or packet.pts)
-        # Transport streams mark the packet before the hole.
-        self._damaged = packet.is_corrupt
-        return max(0, round(gap / step))
+        expected = packet.pts if self._next_tick is None else self._next_tick
+        lost = max(0, round((packet.pts - expected) / step)) if self._suspect else 0
+        self._next_tick = max(packet.pts + step, expected)
+        self._suspect = max(0, self._suspect - 1)
+        return lost
+
+    def _is_far(self, packet: Packet) -> bool:
+        """Whether bytes lie between a packet and the one before it that belong to neither."""
+        if not self.closely_packed or not packet.pos:
+            return False
+        far = self.end_byte > 0 and packet.pos > self.end_byte + self._room
+        self.end_byte = packet.pos + packet.size
+        self._room = packet.size + OVERHEAD_BYTES
+        return far

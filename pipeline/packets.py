@@ -12,6 +12,7 @@ import av.container
 import av.format
 import av.video.stream
 
+from pipeline.avi import empty_chunks_at_end
 from pipeline.decoded import CUT_SECONDS, Lengths
 from pipeline.holes import OVERHEAD_BYTES, Holes
 from pipeline.matroska import segment_end
@@ -59,8 +60,9 @@ class PacketReader:
         self.last_picture_until: int | None = None
         """The tick up to which empty packets, or a length, leave the last picture standing."""
         self.lengths = self._declared()
-        self._is_matroska = "matroska" in container.format.name
-        self._holes = Holes(stream.index, usual_step=usual_step, closely_packed=self._is_matroska)
+        self._path = Path(container.name.removeprefix("file:"))
+        packed = container.format.name in ("matroska,webm", "flv")
+        self._holes = Holes(stream.index, usual_step=usual_step, closely_packed=packed)
         self._ends: dict[int, int] = {}
         """How far the packets of each stream reach, in its own ticks."""
 
@@ -136,17 +138,19 @@ class PacketReader:
         streams, lengths = self.container.streams, self.lengths
         ends = [end * streams[index].time_base for index, end in self._ends.items()]
         lengths.reached = float(max(ends, default=-math.inf))
-        own = float(self._ends.get(self.stream.index, 0) * self.stream.time_base)
-        untagged = self._is_matroska and not lengths.tagged_end
-        if untagged and lengths.file_seconds - own > CUT_SECONDS and self._is_whole():
+        own = self._ends.get(self.stream.index, 0)
+        missing = lengths.file_seconds - own * self.stream.time_base > CUT_SECONDS
+        if missing and self.container.format.name == "avi":
+            self.last_picture_until = own + empty_chunks_at_end(self._path, self.stream.index)
+        elif missing and self._is_whole_matroska() and not lengths.tagged_end:
             self.last_picture_until = round(lengths.file_seconds / self.stream.time_base)
 
-    def _is_whole(self) -> bool:
-        """Whether no bytes of a Matroska file are missing: hardly any are not packets' at its end.
+    def _is_whole_matroska(self) -> bool:
+        """Whether a Matroska file lacks no bytes: hardly any at its end are not those of packets.
 
         Its index may stand there, a fraction of the whole.
         """
-        end = segment_end(Path(self.container.name.removeprefix("file:")))
+        end = segment_end(self._path) if self._holes.closely_packed else None
         if self.bad or end is None or end > self.container.size:
             return False
         return end - self._holes.end_byte <= OVERHEAD_BYTES + end // 50
