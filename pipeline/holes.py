@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-OVERHEAD_BYTES = 4096
-"""May lie between two packets of a container that packs them closely, beside a picture's alpha,
-which is smaller than the picture."""
-
-
+OVERHEAD_BYTES = {"matroska,webm": 4096, "flv": 4096, "mpegts": 65536}
+"""By the demuxer: what may lie between two packets of a sound file, beside a picture's alpha, which
+is smaller than the picture. Transport streams are stuffed."""
 NEAR_PACKETS = 3
 """Of the stream may still come from before a damaged place when the demuxer is already behind it.
 """
@@ -33,15 +31,17 @@ class Packet(Protocol):
 class Holes:
     """Counts the lost packets of one stream, from the packets of all."""
 
-    def __init__(self, stream_index: int, *, usual_step: int, closely_packed: bool):
+    def __init__(self, stream_index: int, *, usual_step: int, demuxer: str):
         """`usual_step` ticks are a packet's duration when it has none itself."""
         self._stream_index = stream_index
         self._usual_step = usual_step
-        self.closely_packed = closely_packed
+        self._overhead = OVERHEAD_BYTES.get(demuxer)
         self._suspect = 0
         """So many of the stream's next packets may come from behind a damaged place."""
         self._next_tick: int | None = None
-        self.end_byte = self._room = 0
+        self._clear_until = 0
+        self.end_byte = 0
+        """Of the packets so far, where they are packed so closely that holes show."""
 
     def note_damage(self) -> None:
         """The demuxer found nothing at this place."""
@@ -62,9 +62,10 @@ class Holes:
 
     def _is_far(self, packet: Packet) -> bool:
         """Whether bytes lie between a packet and the one before it that belong to neither."""
-        if not self.closely_packed or not packet.pos:
+        if self._overhead is None or not packet.pos:
             return False
-        far = self.end_byte > 0 and packet.pos > self.end_byte + self._room
-        self.end_byte = packet.pos + packet.size
-        self._room = packet.size + OVERHEAD_BYTES
+        far = 0 < self._clear_until < packet.pos
+        end = packet.pos + packet.size
+        self.end_byte = max(end, self.end_byte)
+        self._clear_until = max(end + packet.size + self._overhead, self._clear_until)
         return far

@@ -18,6 +18,7 @@ from pipeline.holes import OVERHEAD_BYTES, Holes
 from pipeline.matroska import segment_end
 from pipeline.probe import clock_seconds
 
+MATROSKA = "matroska,webm"
 MAX_TRIES = 1000
 """At finding a packet behind a place that holds none; MPEG-TS looks through 128 KiB at each."""
 
@@ -61,8 +62,8 @@ class PacketReader:
         """The tick up to which empty packets, or a length, leave the last picture standing."""
         self.lengths = self._declared()
         self._path = Path(container.name.removeprefix("file:"))
-        packed = container.format.name in ("matroska,webm", "flv")
-        self._holes = Holes(stream.index, usual_step=usual_step, closely_packed=packed)
+        self._demuxer = container.format.name
+        self._holes = Holes(stream.index, usual_step=usual_step, demuxer=self._demuxer)
         self._ends: dict[int, int] = {}
         """How far the packets of each stream reach, in its own ticks."""
 
@@ -140,17 +141,17 @@ class PacketReader:
         lengths.reached = float(max(ends, default=-math.inf))
         own = self._ends.get(self.stream.index, 0)
         missing = lengths.file_seconds - own * self.stream.time_base > CUT_SECONDS
-        if missing and self.container.format.name == "avi":
+        if missing and self._demuxer == "avi":
             self.last_picture_until = own + empty_chunks_at_end(self._path, self.stream.index)
-        elif missing and self._is_whole_matroska() and not lengths.tagged_end:
+        elif missing and not lengths.tagged_end and self._demuxer == MATROSKA and self._is_whole():
             self.last_picture_until = round(lengths.file_seconds / self.stream.time_base)
 
-    def _is_whole_matroska(self) -> bool:
+    def _is_whole(self) -> bool:
         """Whether a Matroska file lacks no bytes: hardly any at its end are not those of packets.
 
         Its index may stand there, a fraction of the whole.
         """
-        end = segment_end(self._path) if self._holes.closely_packed else None
+        end = segment_end(self._path)
         if self.bad or end is None or end > self.container.size:
             return False
-        return end - self._holes.end_byte <= OVERHEAD_BYTES + end // 50
+        return end - self._holes.end_byte <= OVERHEAD_BYTES[MATROSKA] + end // 50

@@ -16,8 +16,10 @@ import av.video.plane
 import numpy as np
 from av.sidedata.sidedata import SideDataContainer
 
+from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.pixels import (
     TO_RGB,
+    UNCONVERTED,
     Crop,
     Filter,
     Geometry,
@@ -43,12 +45,28 @@ class Painter:
         self._steps: tuple[av.filter.Graph, av.filter.Graph] | None = None
 
     def paint(self, frame: av.video.frame.VideoFrame, matrix: bytes | None) -> np.ndarray:
-        """A frame as uint8 [frame_size, frame_size, 3] RGB, turned by a display matrix."""
+        """A frame as uint8 [frame_size, frame_size, 3] RGB, turned by a display matrix.
+
+        Raises:
+            VideoFault: UNREADABLE, its colours are of a kind that libav does not convert.
+        """
         look = (frame.format.name, int(frame.colorspace), int(frame.color_range))
         key = (frame.width, frame.height, *look, matrix)
-        if key != self._key:
-            self._build(*key)
-            self._key = key
+        try:
+            if key != self._key:
+                self._build(*key)
+                self._key = key
+            return self._picture(frame)
+        except av.FFmpegError as error:
+            name, number, _ = look
+            raise VideoFault(
+                Reason.UNREADABLE,
+                f"libav does not turn its pictures ({name}, colour matrix"
+                f" {UNCONVERTED.get(number, number)}) into RGB: {error.strerror}; convert the"
+                " file, for example to bt709",
+            ) from None
+
+    def _picture(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
         if self._steps is not None:
             scaled = _through(self._steps[0], frame)
             picture = _through(self._steps[1], scaled).to_ndarray()

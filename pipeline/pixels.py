@@ -42,6 +42,15 @@ class Crop(NamedTuple):
 Filter = tuple[str, str]
 """A name and its arguments."""
 
+UNCONVERTED = {
+    8: "YCgCo",
+    10: "BT.2020 with constant luminance",
+    11: "SMPTE 2085",
+    12: "derived from the primaries",
+    13: "derived from the primaries, with constant luminance",
+    14: "ICtCp",
+}
+"""Colour matrices (ITU-T H.273, 8.3) that libav knows by number and does not turn into RGB."""
 HALF_AS_WIDE = {"yuv420p": "yuv422p", "yuvj420p": "yuvj422p"}
 """By the pixel format of a source: where swscale scales it to on its way to RGB, colours half as
 wide as the picture, when that way is taken in two steps."""

@@ -42,7 +42,10 @@ def open_video(path: Path, gpu: int | None = None) -> av.container.InputContaine
             hwaccel=None if gpu is None else hwaccel(gpu),
         )
     except av.ArgumentError:
-        allowed = "it is a text, a picture or a playlist, or of a container that is not read"
+        allowed = (
+            "it is a text, a picture, a playlist, a row of JPEG pictures whose name does not end"
+            " in .mjpeg, or of a container that is not read"
+        )
         raise VideoFault(Reason.UNREADABLE, allowed) from None
     for stream in container.streams.video:
         if stream.codec_context is not None:
