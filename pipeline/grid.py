@@ -67,7 +67,7 @@ class FrameTimes:
         self.first: int | None = None
         """The first frame's tick, None when no frame had a timestamp."""
         self._last = self._latest = self._lead = 0
-        self._duration = self._step = usual_step
+        self.usual_step = self._duration = self._step = usual_step
         self._stamps = _Stamps()
 
     def place(self, pts: int | None, dts: int | None, duration: int | None) -> range | None:
@@ -99,8 +99,13 @@ class FrameTimes:
         self._duration = duration or self._step
         return slots
 
-    def finish(self) -> range:
-        """The slots that show the last frame: a video of one frame has at least one slot."""
+    def finish(self, until: int | None = None) -> range:
+        """The slots that show the last frame: a video of one frame has at least one slot.
+
+        `until`: the tick up to which it stands, if that is later than where it would end by itself.
+        """
+        if until is not None:
+            self._duration = max(self._duration, until - self._latest)
         self._duration = max(0, min(self._duration, self._longest_gap))
         self._lead = 0
         return self._fill_to(max(self.clock.slot(self._last + self._duration), 1))

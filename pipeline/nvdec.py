@@ -6,7 +6,6 @@ each come to the CPU instead of several MB. Each decoding process has a CUDA con
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import av
@@ -17,7 +16,7 @@ import av.video.frame
 import numpy as np
 from av.video.reformatter import ColorRange
 
-from pipeline.pixels import Geometry
+from pipeline.pixels import Crop, Geometry
 
 
 class UnsuitedError(Exception):
@@ -27,8 +26,10 @@ class UnsuitedError(Exception):
 class CpuPainter(Protocol):
     """Makes squares of frames that lie in the CPU's memory."""
 
-    def paint(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
-        """A frame as uint8 [frame_size, frame_size, 3] RGB."""
+    crop: Crop
+
+    def paint(self, frame: av.video.frame.VideoFrame, matrix: bytes | None) -> np.ndarray:
+        """A frame as uint8 [frame_size, frame_size, 3] RGB, turned by a display matrix."""
 
 
 def nvdec_fault(gpu: int) -> str:
@@ -79,33 +80,32 @@ class GpuPainter:
         *,
         cpu: CpuPainter,
         context: av.video.codeccontext.VideoCodecContext,
-        display_matrix: Callable[[av.video.frame.VideoFrame], bytes | None],
     ):
         from pipeline.nv12 import SquareMaker
 
         self.maker = SquareMaker(geometry, f"cuda:{gpu}")
-        self.cpu, self.context, self.display_matrix = cpu, context, display_matrix
+        self.cpu, self.context = cpu, context
         self.num_squares = 0
         """Made on the GPU."""
 
-    def paint(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
-        """A frame as uint8 [frame_size, frame_size, 3] RGB.
+    def paint(self, frame: av.video.frame.VideoFrame, matrix: bytes | None) -> np.ndarray:
+        """A frame as uint8 [frame_size, frame_size, 3] RGB, turned by a display matrix.
 
         Raises:
             UnsuitedError: the frame is of a kind that is not made here, or the GPU fails.
         """
         if frame.format.name != "cuda":
             # NVDEC refused the stream, and libav's own decoder took over.
-            return self.cpu.paint(frame)
+            return self.cpu.paint(frame, matrix)
         self._check(frame)
         try:
-            square = self._square(frame)
+            square = self._square(frame, matrix)
         except RuntimeError as error:  # out of memory, or a fault of CUDA
             raise UnsuitedError(f"the GPU fails: {str(error).splitlines()[0]}") from None
         self.num_squares += 1
         return square
 
-    def _square(self, frame: av.video.frame.VideoFrame) -> np.ndarray:
+    def _square(self, frame: av.video.frame.VideoFrame, matrix: bytes | None) -> np.ndarray:
         from pipeline.nv12 import Look, planes_of
 
         look = Look(
@@ -113,7 +113,7 @@ class GpuPainter:
             width=frame.width,
             space=int(frame.colorspace),
             full_range=frame.color_range == ColorRange.JPEG,
-            display_matrix=self.display_matrix(frame),
+            display_matrix=matrix,
         )
         return self.maker.square(*planes_of(frame.planes, self.maker.device), look)
 
@@ -127,6 +127,8 @@ class GpuPainter:
             raise UnsuitedError(f"its size {frame.width}×{frame.height} is odd or tiny")
         if int(frame.colorspace) not in WEIGHTS:
             raise UnsuitedError(f"its matrix of colours has number {int(frame.colorspace)}")
+        if any(self.cpu.crop):
+            raise UnsuitedError("its container says to cut its pictures")
         # libav cuts what a GPU holds at the right and below only.
         if not self.num_squares and size != (self.context.width, self.context.height):
             raise UnsuitedError("its pictures are cut at the left or above")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,9 +30,27 @@ class Geometry:
             raise ValueError(f"resize {self.resize} is smaller than frame_size {self.frame_size}")
 
 
+class Crop(NamedTuple):
+    """Pixels that a container cuts off each side of a decoded picture, before it is turned."""
+
+    left: int = 0
+    top: int = 0
+    right: int = 0
+    bottom: int = 0
+
+
 Filter = tuple[str, str]
 """A name and its arguments."""
 
+UNCONVERTED = {
+    8: "YCgCo",
+    10: "BT.2020 with constant luminance",
+    11: "SMPTE 2085",
+    12: "derived from the primaries",
+    13: "derived from the primaries, with constant luminance",
+    14: "ICtCp",
+}
+"""Colour matrices (ITU-T H.273, 8.3) that libav knows by number and does not turn into RGB."""
 HALF_AS_WIDE = {"yuv420p": "yuv422p", "yuvj420p": "yuvj422p"}
 """By the pixel format of a source: where swscale scales it to on its way to RGB, colours half as
 wide as the picture, when that way is taken in two steps."""
@@ -69,6 +88,18 @@ def filters(
         scaled_height = max(size, round(height * geometry.resize / short))
     chain += [_scale(scaled_width, scaled_height, pixels), ("format", pixels)]
     return [*chain, ("crop", f"{size}:{size}")]
+
+
+def crop_filters(crop: Crop, width: int, height: int) -> tuple[list[Filter], int, int]:
+    """The filters that cut a width × height picture, and the size it has then.
+
+    A crop that would leave nothing is none: the pictures are not those that it was meant for.
+    """
+    left, top, right, bottom = crop
+    cut_width, cut_height = width - left - right, height - top - bottom
+    if not any(crop) or min(cut_width, cut_height) < 1:
+        return [], width, height
+    return [("crop", f"{cut_width}:{cut_height}:{left}:{top}")], cut_width, cut_height
 
 
 def first_step(geometry: Geometry, width: int, height: int, pixels: str) -> str | None:
@@ -129,10 +160,3 @@ def rotation_filters(display_matrix: bytes | None) -> tuple[list[tuple[str, str]
     if clockwise == 0 and d < 0:
         return [("vflip", "")], False
     return [], False
-
-
-def rotation_matrix(clockwise: float) -> bytes:
-    """The display matrix of a plain rotation by `clockwise` degrees."""
-    cosine = round(math.cos(math.radians(clockwise)) * 65536)
-    sine = round(math.sin(math.radians(clockwise)) * 65536)
-    return struct.pack("=9i", cosine, sine, 0, -sine, cosine, 0, 0, 0, 1 << 30)

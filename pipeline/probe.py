@@ -27,6 +27,10 @@ file-name patterns (image2) and devices: videos are untrusted, and a playlist na
 frames of any file of this machine part of a data set."""
 
 
+TICKS_PER_SECOND = 1000
+"""The slowest clock of a container (Matroska, FLV)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """What ffprobe says of a video; the fields are those of `ManifestRow`."""
@@ -138,7 +142,7 @@ def read_answer(answer: bytes) -> Probe:
         start_seconds=number(file.get("start_time")),
         width=int(number(stream.get("width"))),
         height=int(number(stream.get("height"))),
-        frame_rate=number(stream.get("avg_frame_rate")) or number(stream.get("r_frame_rate")),
+        frame_rate=_rate(stream.get("avg_frame_rate")) or _rate(stream.get("r_frame_rate")),
         codec=_text(stream.get("codec_name")),
         pixel_format=_text(stream.get("pix_fmt")),
         rotation=_rotation(stream),
@@ -214,6 +218,12 @@ def _declared_seconds(stream: dict, file: dict) -> float:
     tagged = clock_seconds(_section(stream.get("tags")).get("DURATION"))
     own = number(stream.get("duration")) or tagged
     return max(0.0, own or number(file.get("duration")))
+
+
+def _rate(text: object) -> float:
+    """Frames a second; ticks of a clock, which libav gives where it saw no frames, are 0."""
+    rate = number(text)
+    return rate if rate < TICKS_PER_SECOND else 0.0
 
 
 def _rotation(stream: dict) -> int:

@@ -18,6 +18,7 @@ import av
 import numpy as np
 
 from pipeline.formats.manifest import Reason, VideoFault
+from pipeline.matroska import container_crop
 from pipeline.painter import Painter
 from pipeline.pixels import Geometry
 from pipeline.video_stream import StreamReader, open_video
@@ -116,8 +117,8 @@ def _picture(
                 container.seek(clock.zero, stream=source.stream)
             except av.FFmpegError:
                 return None
-        for frame, slots in source.placed_frames():
-            shown = frame
+        for frame, matrix, slots in source.placed_frames():
+            shown = frame, matrix
             assert source.times.first is not None
             if start and clock.slot(source.times.first) > slot:
                 return None
@@ -125,7 +126,8 @@ def _picture(
                 break
         if shown is None:
             return None
-        return Painter(Geometry(frame_size=size), source.stream.time_base).paint(shown)
+        crop = container_crop(source.stream)
+        return Painter(Geometry(frame_size=size), source.stream.time_base, crop).paint(*shown)
 
 
 def _jpeg(picture_HW3: np.ndarray) -> bytes:

@@ -18,8 +18,9 @@ from pipeline.decoded import DecodeReport
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.grid import WindowBuffer
+from pipeline.matroska import container_crop
 from pipeline.nvdec import GpuPainter
-from pipeline.painter import Painter, display_matrix
+from pipeline.painter import Painter
 from pipeline.pixels import Geometry
 from pipeline.probe import check_file
 from pipeline.unshown import BrokenPromiseError
@@ -66,7 +67,7 @@ class VideoReader:
         except av.FFmpegError as error:
             raise VideoFault(Reason.UNREADABLE, f"libav: {error.strerror}") from None
         if self._source.times.first is None:
-            found = f"none of {self._source.packets} packets gave a frame"
+            found = f"none of {self._source.packets.count} packets gave a frame"
             raise VideoFault(Reason.NO_FRAMES, found)
 
     @property
@@ -93,13 +94,14 @@ class VideoReader:
             source = self._source = StreamReader(container, self.sampling.frame_rate, synthetic)
             if thrifty and self.gpu is None:
                 source.leave_out_unshown()
-            source.lengths.file_seconds = source.lengths.file_seconds or self.declared_seconds
+            lengths = source.packets.lengths
+            lengths.file_seconds = lengths.file_seconds or self.declared_seconds
             painter = self.painter = self._painter(source.stream)
             buffer = WindowBuffer(self.sampling)
-            for frame, slots in source.placed_frames():
+            for frame, matrix, slots in source.placed_frames():
                 picture = None
                 for slot in filter(buffer.needs, slots):
-                    picture = painter.paint(frame) if picture is None else picture
+                    picture = painter.paint(frame, matrix) if picture is None else picture
                     window = buffer.push(slot, picture)
                     if window is not None:
                         yield window
@@ -108,13 +110,10 @@ class VideoReader:
                 yield window
 
     def _painter(self, stream: av.video.stream.VideoStream) -> Painter | GpuPainter:
-        painter = Painter(self.geometry, stream.time_base)
+        painter = Painter(self.geometry, stream.time_base, container_crop(stream))
         if self.gpu is None:
             return painter
-        context, matrix = stream.codec_context, display_matrix
-        return GpuPainter(
-            self.geometry, self.gpu, cpu=painter, context=context, display_matrix=matrix
-        )
+        return GpuPainter(self.geometry, self.gpu, cpu=painter, context=stream.codec_context)
 
     @property
     def on_gpu(self) -> bool:

@@ -12,17 +12,19 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import av.codec.context
 import av.container
-import av.format
 import av.stream
 import av.video.frame
 import av.video.stream
 
-from pipeline.decoded import DecodeReport, Lengths
+from pipeline.decoded import DecodeReport
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.grid import Clock, FrameTimes
 from pipeline.nvdec import hwaccel
-from pipeline.probe import CONTAINERS, clock_seconds
+from pipeline.packets import PacketReader, start_seconds
+from pipeline.painter import display_matrix
+from pipeline.probe import CONTAINERS
 from pipeline.unshown import BrokenPromiseError, Unshown
 
 MAX_PIXELS = 2**27
@@ -39,8 +41,15 @@ def open_video(path: Path, gpu: int | None = None) -> av.container.InputContaine
             hwaccel=None if gpu is None else hwaccel(gpu),
         )
     except av.ArgumentError:
-        allowed = "it is a text, a picture or a playlist, or of a container that is not read"
+        allowed = (
+            "it is a text, a picture, a playlist, a row of JPEG pictures whose name does not end"
+            " in .mjpeg, or of a container that is not read"
+        )
         raise VideoFault(Reason.UNREADABLE, allowed) from None
+    for stream in container.streams.video:
+        if stream.codec_context is not None:
+            # Otherwise libav cuts less at the left of a picture than its header says.
+            stream.codec_context.flags |= av.codec.context.Flags.unaligned.value
     # PyAV asks libav to invent the pts that AVI lacks; they come out a frame late, or shuffled.
     container.flags &= ~av.container.Flags.gen_pts.value
     return container
@@ -66,22 +75,6 @@ def best_stream(container: av.container.InputContainer) -> av.video.stream.Video
     return best
 
 
-def start_seconds(container: av.container.InputContainer) -> Fraction:
-    """The zero of the caption clock, on the clock of the file's timestamps.
-
-    Broadcast streams carry tables that start long before anything is heard or seen; there the
-    command line, too, looks at the streams themselves.
-    """
-    starts = [
-        stream.start_time * stream.time_base
-        for stream in container.streams
-        if stream.type in ("video", "audio") and stream.start_time is not None
-    ]
-    if container.format.flags & av.format.Flags.ts_discont.value and starts:
-        return min(starts)
-    return Fraction(container.start_time or 0, av.time_base)
-
-
 class StreamReader:
     """The frames of a container's best video stream, with their places, and what was counted."""
 
@@ -101,8 +94,8 @@ class StreamReader:
         self.synthetic = synthetic
         self.times = self._times(frame_rate, zero_seconds)
         self.unshown: Unshown | None = None
-        self.frames = self.packets = self.bad_packets = 0
-        self.lengths = self._lengths()
+        self.frames = 0
+        self.packets = PacketReader(container, self.stream, usual_step=self.times.usual_step)
 
     def _times(self, frame_rate: float, zero_seconds: Fraction) -> FrameTimes:
         rate = self.stream.average_rate or self.stream.guessed_rate or Fraction(25)
@@ -110,19 +103,6 @@ class StreamReader:
         start = Fraction(0) if self.synthetic else start_seconds(self.container)
         clock = Clock(time_base, start_seconds=start + zero_seconds, frame_rate=frame_rate)
         return FrameTimes(clock, usual_step=max(1, round(1 / (rate * time_base))))
-
-    def _lengths(self) -> Lengths:
-        start = float(start_seconds(self.container))
-        own_start = float((self.stream.start_time or 0) * self.stream.time_base)
-        # Matroska tags the stream's end rather than its length.
-        tagged = clock_seconds(self.stream.metadata.get("DURATION")) - own_start
-        own = float((self.stream.duration or 0) * self.stream.time_base)
-        return Lengths(
-            stream_seconds=own or max(0.0, tagged),
-            file_seconds=(self.container.duration or 0) / av.time_base,
-            start_seconds=start,
-            late_seconds=max(0.0, own_start - start),
-        )
 
     def leave_out_unshown(self) -> None:
         """Decode no frame that is neither shown nor needed for others, where that is safe.
@@ -134,14 +114,18 @@ class StreamReader:
             # A damaged frame must be known before any that is made from it comes out.
             self.stream.codec_context.options |= {"err_detect": "explode"}
 
-    def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, range]]:
-        """Yield (frame, the slots that show it), leaving out frames that no slot shows.
+    def placed_frames(self) -> Iterator[tuple[av.video.frame.VideoFrame, bytes | None, range]]:
+        """Yield (frame, its display matrix, the slots that show it), leaving out frames that no
+        slot shows.
 
         Raises:
             BrokenPromiseError: a frame that was left out is shown.
         """
-        pending = None
+        pending = shown = matrix = None
         for frame in self._timed():
+            # Some codecs say it once, for all frames to come.
+            if not isinstance(frame, av.Packet):
+                matrix = display_matrix(frame) or matrix
             if self.synthetic:
                 slots = self.times.place(self.frames, None, 1)
             else:
@@ -152,15 +136,16 @@ class StreamReader:
             if slots:
                 if isinstance(pending, av.Packet):
                     raise BrokenPromiseError
-                yield pending, slots
-            pending = frame
+                yield pending, shown, slots
+            pending, shown = frame, matrix
         if pending is not None:
-            yield pending, self.times.finish()
+            until = None if self.synthetic else self.packets.last_picture_until
+            yield pending, shown, self.times.finish(until)
 
     def _timed(self) -> Iterator[av.video.frame.VideoFrame | av.Packet]:
         """The frames, and in their places the packets whose frames were left out."""
         if self.unshown is None:
-            yield from self._decoded(self._demuxed())
+            yield from self._decoded(self.packets.read())
             return
         for frame in self._decoded(self._thinned(self.unshown)):
             yield from self.unshown.before(frame)
@@ -169,7 +154,7 @@ class StreamReader:
 
     def _thinned(self, account: Unshown) -> Iterator[av.Packet]:
         """The packets, with the decoder told before each whether it may leave out its frame."""
-        for packet, unshown in account.plan(self._demuxed()):
+        for packet, unshown in account.plan(self.packets.read()):
             self.stream.codec_context.skip_frame = "NONREF" if unshown else "DEFAULT"
             yield packet
 
@@ -180,7 +165,7 @@ class StreamReader:
             except av.FFmpegError:
                 if self.unshown is not None:
                     raise BrokenPromiseError from None
-                self.bad_packets += 1
+                self.packets.bad += 1
             else:
                 yield from frames
         try:
@@ -189,38 +174,17 @@ class StreamReader:
             return
         yield from frames
 
-    def _demuxed(self) -> Iterator[av.Packet]:
-        """The stream's packets; how far the other streams reach is noted in passing."""
-        others = [] if self.lengths.stream_seconds else self.container.streams
-        packets = self.container.demux([self.stream, *others])
-        while True:
-            try:
-                packet = next(packets, None)
-            except av.FFmpegError:
-                # What follows cannot be read; frames that are waiting can still come out.
-                self.packets += 1
-                self.bad_packets += 1
-                return
-            except IndexError:
-                # The end, where PyAV stumbles over a stream that turned up on the way.
-                return
-            if packet is None:
-                return
-            if packet.pts is not None:
-                self.lengths.reach(float((packet.pts + (packet.duration or 0)) * packet.time_base))
-            # An empty packet would tell the decoder that the end has come.
-            if packet.stream_index == self.stream.index and packet.size:
-                self.packets += 1
-                yield packet
-
     def report(self) -> DecodeReport:
         """Sum up, after the last frame."""
+        times, packets = self.times, self.packets
         return DecodeReport(
-            num_frames=self.times.num_frames,
-            decoded_seconds=self.times.decoded_seconds,
-            end_seconds=self.times.end_seconds,
-            packets=self.packets,
-            bad_packets=self.bad_packets,
-            missing_fraction=self.lengths.missing_fraction(self.times.decoded_seconds),
+            num_frames=times.num_frames,
+            decoded_seconds=times.decoded_seconds,
+            end_seconds=times.end_seconds,
+            packets=packets.count,
+            bad_packets=packets.bad,
+            missing_fraction=packets.lengths.missing_fraction(
+                times.decoded_seconds, times.end_seconds
+            ),
             synthetic_pts=self.synthetic,
         )

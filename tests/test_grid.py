@@ -134,6 +134,15 @@ def test_a_wild_timestamp_is_a_fault_and_fills_nothing(tick):
             found.place(tick, None, 40)
 
 
+@pytest.mark.parametrize(("until", "slots"), [(None, 2), (0, 2), (1000, 10), (10**9, 36_002)])
+def test_the_last_frame_may_stand_longer(until, slots):
+    found = times()
+    found.place(0, None, 40)
+    found.place(160, None, 40)
+    found.finish(until)
+    assert found.num_frames == slots
+
+
 def test_a_wild_duration_is_cut():
     found = times()
     found.place(0, None, 2**62)

@@ -20,7 +20,7 @@ STAGES = {
     *(f"trainer.{name}" for name in ("train", "evaluate", "probe", "embeddings", "search")),
 }
 DOORS = {
-    "av": r"pipeline\.(video(_stream)?|nvdec|painter|stills|demo)",
+    "av": r"pipeline\.(video(_stream)?|packets|matroska|nvdec|painter|stills|demo)",
     "webdataset": r"pipeline\.formats\..*",
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",

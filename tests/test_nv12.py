@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import video
 from pipeline.formats.manifest import VideoFault
 from pipeline.nv12 import Look, SquareMaker, planes_of
-from pipeline.painter import Painter
+from pipeline.painter import Painter, display_matrix
 from pipeline.pixels import Geometry
 from pipeline.swscale import WEIGHTS
 from pipeline.video_stream import best_stream, open_video
@@ -54,13 +53,13 @@ def first_frame(path: Path) -> av.VideoFrame:
 
 def apart(frame: av.VideoFrame, geometry: Geometry) -> tuple[float, int]:
     """Mean and largest difference of both ways for a frame."""
-    expected = Painter(geometry, Fraction(1, 25)).paint(frame).astype(int)
+    expected = Painter(geometry, Fraction(1, 25)).paint(frame, display_matrix(frame)).astype(int)
     look = Look(
         height=frame.height,
         width=frame.width,
         space=int(frame.colorspace),
         full_range=int(frame.color_range) == FULL,
-        display_matrix=video.display_matrix(frame),
+        display_matrix=display_matrix(frame),
     )
     planes = [torch.from_numpy(plane) for plane in nv12_of(frame)]
     found = SquareMaker(geometry, CPU).square(*planes, look)
@@ -149,7 +148,7 @@ def test_turned_and_mirrored_videos_are_those_of_the_cpu(tmp_path, matrix):
     decoded(tmp_path, 120, 162)
     set_display_matrix(tmp_path / "picture.mp4", matrix)
     frame = first_frame(tmp_path / "picture.mp4")
-    assert struct.unpack("=2i", video.display_matrix(frame)[:8]) == (
+    assert struct.unpack("=2i", display_matrix(frame)[:8]) == (
         matrix[0] << 16,
         matrix[1] << 16,
     )

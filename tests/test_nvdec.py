@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import av
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import decoding, nv12, video, video_stream
+from pipeline import decoding, nv12, video_stream
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Event, Failed, Finished, Job, Started, Window, decode_video
 from pipeline.encode_progress import GpuTally
@@ -21,6 +23,7 @@ from pipeline.formats.shard import read_index
 from pipeline.nvdec import GpuPainter, UnsuitedError, hwaccel, nvdec_fault
 from pipeline.pixels import Geometry
 from tests.gpu_frames import OnGpu
+from tests.marked_videos import set_clean_aperture
 from tests.videos import cut, rot, set_display_matrix, steady, write_video
 
 SAMPLING = Sampling(frame_rate=8, frames=4, stride_seconds=0.5, tail="repeat")
@@ -36,13 +39,19 @@ def path(tmp_path_factory):
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU that decodes as libav does; the test says how its frames differ from NVDEC's usual."""
-    real_paint, real_matrix, real_maker = GpuPainter.paint, video.display_matrix, nv12.SquareMaker
+    real_paint, real_matrix, real_maker = (
+        GpuPainter.paint,
+        video_stream.display_matrix,
+        nv12.SquareMaker,
+    )
 
     def install(change: Change = OnGpu) -> None:
-        monkeypatch.setattr(GpuPainter, "paint", lambda self, f: real_paint(self, change(f)))
+        monkeypatch.setattr(GpuPainter, "paint", lambda self, f, m: real_paint(self, change(f), m))
 
     monkeypatch.setattr(video_stream, "hwaccel", lambda gpu: None)
-    monkeypatch.setattr(video, "display_matrix", lambda f: real_matrix(getattr(f, "frame", f)))
+    monkeypatch.setattr(
+        video_stream, "display_matrix", lambda f: real_matrix(getattr(f, "frame", f))
+    )
     monkeypatch.setattr(nv12, "SquareMaker", lambda geometry, device: real_maker(geometry, "cpu"))
     install()
     return install
@@ -107,6 +116,14 @@ def failing(after: int, error: Exception) -> Change:
         return OnGpu(frame)
 
     return change
+
+
+def test_pictures_that_the_container_cuts_are_made_on_the_cpu(gpu, path, tmp_path):
+    cropped = Path(shutil.copy(path, tmp_path / "cropped.mp4"))
+    set_clean_aperture(cropped, 64, 64, -8, 0)
+    events = on(0, cropped)
+    assert events[-1].gpu_fault == "its container says to cut its pictures"
+    np.testing.assert_array_equal(pictures(events), pictures(on(None, cropped)))
 
 
 def test_a_kind_that_changes_on_the_way_costs_what_was_done(gpu, path):

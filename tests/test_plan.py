@@ -327,7 +327,7 @@ def test_no_usable_video_is_refused(project, rows, message):
         (lambda p: (p.root / "videos.csv").unlink(), ["videos.csv does not exist", "catalog"]),
         (lambda p: p.table("a", "a"), ["'a' stands on line 2 and again on line 3"]),
         (lambda p: setattr(p, "captions", "nowhere"), ["plan.captions: nowhere does not exist"]),
-        (lambda p: setattr(p, "captions", "videos.csv"), ["videos.csv", "no column start and end"]),
+        (lambda p: setattr(p, "captions", "videos.csv"), ["videos.csv", "no column start"]),
         (
             lambda p: setattr(p, "captions", "videos/a.mp4"),
             ["a.mp4", "folder with a file for each"],

@@ -142,6 +142,21 @@ def test_a_failing_ffprobe_says_why(plain_video, tmp_path):
     assert fault_of(plain_video, garbled).reason is Reason.UNREADABLE
 
 
+@pytest.mark.parametrize(
+    ("average", "lowest", "rate"),
+    [
+        ("25/1", "50/1", 25),
+        ("0/0", "90000/1", 0),
+        ("1000/1", "60/1", 60),
+        ("1000/1", "10000000/1", 0),
+        ("999/1", "0/0", 999),
+    ],
+)
+def test_ticks_of_a_clock_are_no_rate_of_frames(average, lowest, rate):
+    stream = {"codec_type": "video", "avg_frame_rate": average, "r_frame_rate": lowest}
+    assert read_answer(json.dumps({"streams": [stream]}).encode()).frame_rate == rate
+
+
 def test_missing_and_impossible_numbers_are_zero(plain_video, tmp_path):
     stream = {"index": 2, "codec_type": "video", "avg_frame_rate": "0/0", "r_frame_rate": "1/0"}
     nothing = answering(tmp_path, {"streams": [{**stream, "duration": "N/A"}], "format": {}})

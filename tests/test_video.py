@@ -98,9 +98,9 @@ def test_a_frame_is_converted_at_most_once_and_only_when_a_slot_shows_it(plain_v
     painted = []
     paint = Painter.paint
 
-    def count(self, frame):
+    def count(self, frame, matrix):
         painted.append(frame.pts)
-        return paint(self, frame)
+        return paint(self, frame, matrix)
 
     monkeypatch.setattr(Painter, "paint", count)
     overlapping = Sampling(frame_rate=10, frames=16, stride_seconds=0.2, tail="repeat")

@@ -141,6 +141,13 @@ def test_faults_have_names(tmp_path):
     assert {name: fault_of(tmp_path / name).reason for name in expected} == expected
 
 
+def test_a_row_of_jpeg_pictures_is_called_that(tmp_path):
+    jpegs = {"codec": "mjpeg", "pixels": "yuvj420p", "container": "mjpeg"}
+    path = write_video(tmp_path / "row.mjpeg", steady(25), **jpegs)
+    assert decode(path)[1].num_frames == 10
+    assert "a row of JPEG pictures" in fault_of(path.rename(tmp_path / "row.jpg")).message
+
+
 def test_a_header_that_claims_too_many_pixels_gets_no_memory(plain_video, monkeypatch):
     monkeypatch.setattr(video_stream, "MAX_PIXELS", 96 * 64 - 1)
     assert fault_of(plain_video).reason is Reason.NO_FRAMES

@@ -77,9 +77,9 @@ class ManifestRow:
     """The container's start time: the zero of the caption clock."""
     width: int
     height: int
-    """Stored size in pixels, before rotation."""
+    """Stored size in pixels, before rotation (0: not known)."""
     frame_rate: float
-    """The declared average (0: not declared); never used to place frames in time."""
+    """The declared average (0: not known); never used to place frames in time."""
     codec: str
     pixel_format: str
     rotation: int

@@ -15,7 +15,7 @@ rule manifest:
     resources:
         probe_workers=config["run"]["probe_workers"],
     params:
-        version=1,
+        version=2,
     shell:
         "logged {log} python -m pipeline.manifest --plan {input.plan}"
         " --settings {input.settings} --output {output} --workers {resources.probe_workers}"
