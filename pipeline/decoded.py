@@ -23,7 +23,7 @@ class DecodeReport:
     packets: int
     """Packets of the video stream."""
     bad_packets: int
-    """Of them, those that do not decode."""
+    """Of them, those that do not decode, or that a damaged place has swallowed."""
     missing_fraction: float
     """How much of the time up to where the video stream should end no decoded frame covers."""
     synthetic_pts: bool
@@ -48,6 +48,8 @@ class Lengths:
     """The file's declared length, 0: none..."""
     zero: float
     """...and from where it counts."""
+    start: float
+    """The zero of the caption clock."""
     first: float | None = None
     """Where the stream's first packet starts."""
     discarded_seconds: float = 0.0
@@ -55,22 +57,22 @@ class Lengths:
     reached: float = float("-inf")
     """The latest end of any packet of any stream."""
 
-    def missing_fraction(self, decoded_seconds: float, end_seconds: float) -> float:
+    def missing_fraction(self, decoded_seconds: float) -> float:
         """The part, in [0, 1], of the time up to where the stream should end that no frame covers.
 
-        `decoded_seconds` were decoded, up to `end_seconds` of the caption clock. Before a late
-        start nothing is missing: its first frame stands there.
+        Before a late start nothing is missing: its first frame stands there.
         """
-        missing = max(0.0, self._expected() - decoded_seconds)
-        return missing / (missing + max(end_seconds, decoded_seconds)) if missing else 0.0
+        first = self.stream_start if self.first is None else self.first
+        expected = self._expected(first)
+        missing = expected - decoded_seconds
+        return missing / (max(0.0, first - self.start) + expected) if missing > 0 else 0.0
 
-    def _expected(self) -> float:
+    def _expected(self, first: float) -> float:
         """The length that the stream should have; 0: nothing is known of it.
 
         A file's length counts only if no stream reaches it: then the file was cut. Otherwise some
         other stream, a long audio track, may be what lasts, and the pictures miss nothing.
         """
-        first = self.stream_start if self.first is None else self.first
         if self.tagged_end:
             return self.tagged_end - first
         if self.stream_seconds and first - self.stream_start < UNSEEN_SECONDS:

@@ -69,13 +69,15 @@ class PacketReader:
 
     def _declared(self) -> Lengths:
         stream, container = self.stream, self.container
+        start = float(start_seconds(container))
         return Lengths(
             stream_seconds=float((stream.duration or 0) * stream.time_base),
             stream_start=float((stream.start_time or 0) * stream.time_base),
             # Matroska tags the stream's end rather than its length.
             tagged_end=clock_seconds(stream.metadata.get("DURATION")),
             file_seconds=(container.duration or 0) / av.time_base,
-            zero=float(start_seconds(container)) if _begins_anywhere(container) else 0.0,
+            zero=start if _begins_anywhere(container) else 0.0,
+            start=start,
         )
 
     def read(self) -> Iterator[av.Packet]:

@@ -183,8 +183,6 @@ class StreamReader:
             end_seconds=times.end_seconds,
             packets=packets.count,
             bad_packets=packets.bad,
-            missing_fraction=packets.lengths.missing_fraction(
-                times.decoded_seconds, times.end_seconds
-            ),
+            missing_fraction=packets.lengths.missing_fraction(times.decoded_seconds),
             synthetic_pts=self.synthetic,
         )

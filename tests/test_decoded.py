@@ -16,6 +16,7 @@ def lengths(
         tagged_end=tagged,
         file_seconds=file,
         zero=zero,
+        start=zero,
         first=zero,
         reached=zero + reached,
     )
@@ -41,7 +42,7 @@ def lengths(
     ],
 )
 def test_missing_fraction(found, decoded, missing):
-    assert found.missing_fraction(decoded, end_seconds=decoded) == pytest.approx(missing)
+    assert found.missing_fraction(decoded) == pytest.approx(missing)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_missing_fraction(found, decoded, missing):
 def test_before_a_late_start_nothing_is_missing(found, decoded, missing_seconds):
     found.first = 6.0
     whole = 6 + decoded + missing_seconds
-    fraction = found.missing_fraction(decoded, end_seconds=6 + decoded)
+    fraction = found.missing_fraction(decoded)
     assert fraction == pytest.approx(missing_seconds / whole)
 
 
@@ -70,5 +71,5 @@ def test_an_edit_list_shows_a_part_behind_an_empty_edit(own, first, discarded, l
     found = lengths(own=own)
     found.first = found.stream_start = first
     found.discarded_seconds = discarded
-    assert found.missing_fraction(length, end_seconds=first + length) == pytest.approx(0)
-    assert found.missing_fraction(length / 2, end_seconds=first + length / 2) > 0.1
+    assert found.missing_fraction(length) == pytest.approx(0)
+    assert found.missing_fraction(length / 2) > 0.1

@@ -2,7 +2,8 @@
 
 Wherever the ffmpeg command line has an opinion, its frames are the oracle: as many, at the same
 times, within ±2 of each 8-bit value. `v`: tests/test_video.py, `s`: tests/test_video_stream.py,
-`p`: tests/test_probe.py, `d`: tests/test_decode_pool.py; the others stand here.
+`p`: tests/test_probe.py, `d`: tests/test_decode_pool.py; the others stand here. What containers say
+of their pictures: tests/test_painter.py, test_matroska.py; holes: test_packets.py, test_holes.py.
 
     more frames promised than there are test_an_edit_list_...; d test_a_killed_process_...
     log level and threads deadlock      s test_the_log_level_...; s test_rotten_files_...

@@ -45,7 +45,7 @@ class VideoFacts:
     size_bytes: int
     mtime_ns: int
     packets: int = 0
-    """Of the video stream; `bad_packets` of them did not decode."""
+    """Of the video stream; `bad_packets` of them did not decode, or are missing from the file."""
     missing_fraction: float = 0.0
     """How much of the declared length no decoded frame covers."""
     decoder: str = ""
