@@ -87,3 +87,13 @@ def test_a_row_with_more_fields_than_the_header_is_refused_by_line(tmp_path):
     path.write_text("video_id,start,end,text\na,1,2,stir\nb,1,2,salt, oil\n")
     with pytest.raises(ValueError, match=r"list\.csv, line 3: more fields .*, as 'oil'"):
         read_test_rows(path)
+
+
+@pytest.mark.parametrize("end", ["", 'c,1,2,salt"\n'])
+def test_a_quote_left_open_swallows_no_test_clip(tmp_path, end):
+    path = tmp_path / "list.csv"
+    path.write_text('video_id,start,end,text\na,1,2,"stir\nb,1,2,fold\n' + end)
+    with pytest.raises(
+        ValueError, match=r"list\.csv(, line 4: a text over| is not a UTF-8 CSV file)"
+    ):
+        read_test_rows(path)

@@ -44,7 +44,7 @@ def read_test_rows(path: str | Path) -> list[TestRow]:
             " null for the validation split"
         )
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
+        reader = csv.DictReader(file, skipinitialspace=True, strict=True)
         try:
             text, timed = _columns(path, list(reader.fieldnames or []))
             rows = [
@@ -88,6 +88,8 @@ def _test_row(row: dict, text: str, timed: bool, where: str) -> TestRow:
             f"{where}: more fields than the header has, as {str(row[None][0])[:80]!r}: put texts"
             " with commas in quotes"
         )
+    if "\n" in (row[text] or ""):
+        raise ValueError(f"{where}: a text over several lines: is a quote left open?")
     if not row["video_id"]:
         raise ValueError(f"{where}: empty video_id")
     if not timed:
