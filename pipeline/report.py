@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from pipeline import report_charts as charts
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
 from pipeline.formats.tags import SEARCH
@@ -175,7 +176,7 @@ def mean_bag_size(bags: BagFacts) -> float:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.report",
         description="A results folder, or what a search found, in; one self-contained page out.",
     )

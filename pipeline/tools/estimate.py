@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.settings import read_settings
@@ -190,7 +191,7 @@ def network_speed(windows: list[np.ndarray], encoder: Encoder, batch: int, threa
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.estimate",
         description="A videos table and settings in; hours and bytes of encoding it all out.",
     )
