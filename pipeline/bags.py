@@ -24,6 +24,7 @@ from pipeline import clips
 from pipeline.cli import run
 from pipeline.formats.bags import TRAIN, VAL, Bags, write_bags
 from pipeline.formats.captions import Caption, read_captions
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.settings import read_settings
@@ -269,7 +270,7 @@ def _hash(ids_L: np.ndarray) -> int:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.bags",
         description="A shard's feature index and captions in, its clips and bags (.npz) out.",
     )

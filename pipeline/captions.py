@@ -16,7 +16,6 @@ in the log and counted as `unreadable_file`; one without any caption as `empty_f
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from pipeline.formats.caption_sources import (
 )
 from pipeline.formats.caption_summary import CaptionSummary, write_caption_summary
 from pipeline.formats.captions import SCHEMA, VERSION, write_captions
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.names import again
 from pipeline.formats.parquet import read_table
@@ -138,7 +138,7 @@ def covered_seconds(spans: Iterator[tuple[str, float, float]]) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.captions",
         description="A shard's caption files go in; one clean caption table comes out."
         " With --summarize: the tables of all shards go in, their totals come out.",

@@ -11,7 +11,6 @@ Letters: H, W height and width in pixels.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import random
@@ -23,6 +22,7 @@ import numpy as np
 
 from pipeline.cli import run
 from pipeline.demo_script import Step, read_script
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import whole_file, write_text
 from pipeline.formats.videos import read_videos
 
@@ -170,7 +170,7 @@ BREAKERS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Draw the demo's videos."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.demo",
         description="The demo's script and videos table in, its video files out.",
     )

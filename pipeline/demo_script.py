@@ -12,7 +12,6 @@ and gives the same bytes each time. It is run by hand, when the script itself is
 
 from __future__ import annotations
 
-import argparse
 import csv
 import random
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import write_csv
 
 SEED = 7
@@ -196,7 +196,7 @@ def write_script(output: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Write the demo's script."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.demo_script",
         description="Nothing in; the demo's steps, captions, videos table and retrieval test out.",
     )

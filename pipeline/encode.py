@@ -6,7 +6,7 @@ Run     python -m pipeline.encode --manifest results/manifest/00000.parquet
         --settings results/settings/encode.json --output results/shards/00000.tar
         --index results/shards/00000.parquet
    or   python -m pipeline.encode --videos videos.csv --video-root DIR --output DIR --encoder s3d
-        --sample-rate 0.5 --batch 8 --workers 4
+        --sample-rate 0.5 --batch 8 --workers 4, or the same with --csv captions.csv
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Encode one shard, or all videos of a table."""
+    """Encode one shard, or all videos of a table or of captions."""
     options = parse(argv)
     # Not at the top: each decoding process imports this module, and has no use for a network.
     from pipeline.encode_shard import encode_shard
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     network = {"device": choose_device(options.device), "compiled": options.compile}
     with ended_by_sigterm():
-        if options.videos:
+        if options.videos or options.csv:
             encode_table(options, how, **network)
         else:
             outputs = (options.output, options.index)

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from pipeline.decode_limits import USUAL_LIMITS, Limits
+from pipeline.formats.command_line import CommandLine
 
 AUTO = "auto"
 
@@ -62,7 +63,12 @@ def add_table(parser: argparse.ArgumentParser) -> None:
     """What features need that no workflow stands behind."""
     group = parser.add_argument_group("videos of a table, no workflow (with --output FOLDER)")
     group.add_argument("--videos", type=Path, help="CSV or parquet: video_id,path")
-    group.add_argument("--video-root", type=Path, default=Path(), help="where its paths begin")
+    group.add_argument(
+        "--csv", type=Path, help="instead: captions, video_id,start,end,text; files named by id"
+    )
+    group.add_argument(
+        "--video-root", type=Path, default=Path(), help="where paths begin, or files are looked for"
+    )
     group.add_argument("--encoder", default="s3d", help="as encode.encoder of the config")
     group.add_argument("--weights", default="random", help="a state dict; random says nothing")
     group.add_argument("--features", help="as encode.output; of s3d, embedding (512 numbers)")
@@ -74,7 +80,7 @@ def add_table(parser: argparse.ArgumentParser) -> None:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line: either a shard or a table, and how to run."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.encode",
         description="A shard's manifest, or a table of videos in; features (tar) and their index"
         " (parquet) out.",
@@ -109,8 +115,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if not options.videos and not (options.manifest and options.settings and options.index):
-        raise ValueError("give --manifest, --settings and --index, or --videos; --help says more")
+    shard = options.manifest and options.settings and options.index
+    if sum(map(bool, (shard, options.videos, options.csv))) != 1:
+        raise ValueError(
+            "give --manifest, --settings and --index, or --videos, or --csv; --help says more"
+        )
     lowest = {"batch": 1, "workers": 0, "threads": 1, "videos_per_shard": 1, "sample_rate": 0.001}
     for name, low in lowest.items():
         value = getattr(options, name)

@@ -1,4 +1,6 @@
-"""Features of the videos of a table, without a workflow: probed, encoded, cut into shards.
+"""Features of the videos of a table, or of the ids of captions, without a workflow.
+
+They are probed, encoded and cut into shards.
 
 Running it again encodes only what is new or changed, as in the workflow.
 """
@@ -7,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.encode_shard import encode_rows
@@ -14,6 +18,7 @@ from pipeline.encoders.interface import load_encoder
 from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.names import shard_name
 from pipeline.formats.plan import PlannedVideo
+from pipeline.formats.video_folder import find_videos_of_captions
 from pipeline.formats.videos import VideoEntry, read_videos
 from pipeline.inspection import inspect_all, summary
 from pipeline.probe import find_ffprobe
@@ -31,20 +36,20 @@ logger = logging.getLogger(__name__)
 def encode_table(
     options: argparse.Namespace, run: EncodeRun, *, device: str, compiled: bool
 ) -> None:
-    """Encode the table `options.videos` into the folder `options.output`.
+    """Encode the videos that `options` names into the folder `options.output`.
 
     Raises:
         FileNotFoundError: there is no such table, or no ffprobe.
-        ValueError: the table or an option makes no sense.
+        ValueError: the table or an option makes no sense, or no id of the captions has a video.
     """
-    entries = read_videos(options.videos)
+    entries = entries_of(options)
     settings = settings_of(options)
     if options.weights == "random":
         logger.warning("--weights is random: the features say nothing about the videos")
     encoder = load_encoder(settings, device, compiled=compiled)
     size = options.videos_per_shard
     for number, start in enumerate(range(0, len(entries), size)):
-        rows = rows_of(entries[start : start + size], options.video_root, max(1, options.workers))
+        rows = rows_of(entries[start : start + size], max(1, options.workers))
         name = shard_name(number)
         logger.info("shard %s: %s", name, summary(rows))
         outputs = (options.output / f"{name}.tar", options.output / f"{name}.parquet")
@@ -63,12 +68,29 @@ def warn_of_others(folder: Path, num_shards: int) -> None:
         )  # fmt: skip
 
 
-def rows_of(entries: list[VideoEntry], root: Path, workers: int) -> list[ManifestRow]:
-    """What ffprobe says of the videos of a table, whose paths begin at `root`."""
+def entries_of(options: argparse.Namespace) -> list[VideoEntry]:
+    """The rows of `options.videos`, or one for each id of `options.csv`, with their full paths."""
+    root = options.video_root
+    if options.videos:
+        rows = read_videos(options.videos)
+        return [replace(row, path=str(root / row.path)) if row.path else row for row in rows]
+    paths = find_videos_of_captions(str(options.csv), root)
+    missing = [video_id for video_id, path in paths.items() if not os.path.exists(path)]
+    if missing or not paths:
+        said = f"{options.csv}: {len(missing)} of {len(paths)} ids have no video in {root}"
+        said += f", as {', '.join(map(repr, missing[:3]))}" if missing else ""
+        if len(missing) == len(paths):
+            raise ValueError(f"{said}; a file is named after its video's id")
+        logger.warning("%s", said)
+    return [VideoEntry(video_id, path, "") for video_id, path in paths.items()]
+
+
+def rows_of(entries: list[VideoEntry], workers: int) -> list[ManifestRow]:
+    """What ffprobe says of the videos of a table."""
     planned = [
         PlannedVideo(
             video_id=entry.video_id,
-            path=str(root / entry.path) if entry.path else "",
+            path=entry.path,
             split=entry.split,
             size_bytes=-1,
             mtime_ns=-1,

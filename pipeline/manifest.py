@@ -8,10 +8,10 @@ Reads the shard's plan and the section `manifest` of the settings; writes the sh
 
 from __future__ import annotations
 
-import argparse
 import logging
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.manifest import write_manifest
 from pipeline.formats.plan import read_planned_videos
 from pipeline.formats.settings import read_settings
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def main(argv: list[str] | None = None) -> None:
     """Run the stage."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.manifest",
         description="Plan of a shard in; its manifest out: what ffprobe says of each video.",
     )

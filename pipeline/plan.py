@@ -13,7 +13,6 @@ the shard has changed. A plan that fails leaves the plan before it as it was.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import shutil
@@ -25,6 +24,7 @@ from pathlib import Path
 from pipeline.caption_parts import NAMED, REMOVED, Split, remove_other_parts, split_captions
 from pipeline.cli import run
 from pipeline.formats.caption_folder import CaptionFile, list_caption_files, match_caption_files
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.names import shard_name
 from pipeline.formats.order import Order, check_order, write_order
 from pipeline.formats.plan import (
@@ -244,7 +244,7 @@ def _write_lists(
 
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.plan",
         description="The videos table and the captions go in; the lists of each shard come out.",
     )

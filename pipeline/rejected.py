@@ -8,13 +8,13 @@ Run     python -m pipeline.rejected --plan results/plan --manifests results/mani
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import write_csv
 from pipeline.formats.manifest import ManifestRow, read_manifest
 from pipeline.formats.names import again
@@ -55,7 +55,7 @@ def _row(row: ManifestRow, stage: str, reason: str, message: str) -> tuple[str, 
 
 def main(argv: list[str] | None = None) -> None:
     """Write the list of rejected videos."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.rejected",
         description="Manifests and indexes in, one list of all videos without features out.",
     )

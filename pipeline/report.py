@@ -18,6 +18,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json, write_text
 from pipeline.formats.settings import read_settings
 from pipeline.formats.tags import SEARCH
@@ -177,7 +178,7 @@ def mean_bag_size(bags: BagFacts) -> float:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.report",
         description="A results folder, or what a search found, in; one self-contained page out.",
     )

@@ -13,7 +13,6 @@ alphabetical order. With `word_list`, nothing is counted: its words are kept in 
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 from pipeline.cli import run
 from pipeline.formats.caption_summary import read_caption_summary
 from pipeline.formats.captions import VERSION
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.parquet import read_table
 from pipeline.formats.settings import read_settings
 from pipeline.formats.tokenizer import fold, tokenize
@@ -107,7 +107,7 @@ def make_vocabulary(summary: Path, captions: Path, settings: VocabularySettings)
 
 def main(argv: list[str] | None = None) -> None:
     """Command line of the stage."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.vocabulary",
         description="The clean captions of all shards go in; the words with token ids come out.",
     )

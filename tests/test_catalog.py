@@ -58,6 +58,26 @@ def test_names_that_a_table_cannot_hold_are_left_out_and_said(videos, caplog):
     assert caplog.text.count("left out") == 3
 
 
+def test_parts_of_a_download_beside_its_finished_file_are_left_out_and_counted(videos, caplog):
+    videos("a.mkv", "a.f137.mp4", "a.f251-1.webm", "a.temp.mp4", "b.f137.mp4", "sub/a.f1.mp4")
+    assert [path for _, path in catalog()] == [
+        "videos/a.mkv", "videos/b.f137.mp4", "videos/sub/a.f1.mp4"
+    ]  # fmt: skip
+    said = (
+        "left out, as parts of a download beside its finished file: 3 files, as videos/a.f137.mp4"
+    )
+    assert said in caplog.text
+
+
+def test_a_file_in_another_unicode_form_is_no_second_video(videos, tmp_path):
+    """A Mac copies a file under a name in NFD."""
+    (tmp_path / "c.csv").write_text("video_id,start,end,text\ncr\u00e8me,1,2,x\n")
+    videos("cre\u0300me.mp4")
+    row = ("cr\u00e8me", "videos/cre\u0300me.mp4")
+    assert catalog("--captions", "c.csv") == [row]
+    assert catalog() == [row]
+
+
 def test_what_stands_in_the_table_stays_byte_for_byte(videos, tmp_path):
     before = b'\xef\xbb\xbfnote,video_id,split,path\r\n"my, note",z,val,elsewhere/z.mp4\r\nx,a,,'
     (tmp_path / "videos.csv").write_bytes(before)
@@ -114,7 +134,7 @@ def test_an_id_cannot_lead_out_of_the_root(videos, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--root", "none", "--output", "v.csv"], "--root none is not a folder"),
+        (["--root", "none", "--output", "v.csv"], "none is not a folder: name that of the videos"),
         (["--root", "videos", "--output", "v.csv"], "no video found"),
         (["--root", "videos", "--output", "v.parquet"], "writes CSV"),
         (["--root", "videos", "--output", "v.csv", "--captions", "no.csv"], "no.csv"),

@@ -39,7 +39,8 @@ def test_numbers_that_make_no_sense_are_refused(extra, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "give --manifest, --settings and --index, or --videos"),
+        ([], "give --manifest, --settings and --index, or --videos, or --csv"),
+        (["--videos", "v.csv", "--csv", "c.csv"], "give --manifest, --settings and --index, or"),
         (["--videos", "v.csv", "--sample-rate", "0"], "--sample-rate is 0.0, must be at least"),
         (["--videos", "v.csv", "--videos-per-shard", "0"], "--videos-per-shard is 0, must be"),
     ],

@@ -85,6 +85,42 @@ def test_no_processes_keep_no_time_budget_which_is_said_at_the_start(arguments, 
     assert caplog.text.count("--workers 0 decodes in this process, where nothing can end") == 1
 
 
+def without_a_table(arguments):
+    """The flags after `--videos TABLE`."""
+    assert arguments[0] == "--videos"
+    return arguments[2:]
+
+
+def test_ids_of_captions_are_encoded_where_they_have_a_video(arguments, tmp_path, command, caplog):
+    captions = tmp_path / "captions.csv"
+    rows = "".join(f"{video_id},0,1,stir it\n" for video_id in ("b", "z", "a", "b", "y"))
+    captions.write_text(f"video_id,start,end,text\n{rows}")
+    command(["--csv", str(captions), *without_a_table(arguments)])
+    found = features_in(tmp_path / "out/00000.tar")
+    assert {key: value.shape for key, value in found.items()} == {"b": (1, 512), "a": (3, 512)}
+    reasons = [
+        (row.video_id, row.reason) for row in read_index(tmp_path / "out/00000.parquet").rows
+    ]
+    assert reasons == [("b", ""), ("z", "missing"), ("a", ""), ("y", "missing")]
+    assert f"2 of 4 ids have no video in {tmp_path / 'videos'}, as 'z', 'y'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("z,0,1,x\n", "1 of 1 ids have no video in .*, as 'z'; a file is"),
+        ("", "0 of 0 ids have no"),
+    ],
+)
+def test_captions_that_no_video_is_there_for_are_refused(
+    arguments, tmp_path, command, rows, message
+):
+    (tmp_path / "captions.csv").write_text(f"video_id,start,end,text\n{rows}")
+    with pytest.raises(ValueError, match=message):
+        command(["--csv", str(tmp_path / "captions.csv"), *without_a_table(arguments)])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_table_that_is_not_there_is_named(tmp_path, command):
     with pytest.raises(FileNotFoundError, match=r"the videos table none\.csv does not exist"):
         command(["--videos", "none.csv", "--output", str(tmp_path / "out")])

@@ -27,6 +27,7 @@ from pipeline.formats.embeddings import ClipEmbeddings, read_embeddings, write_e
 from pipeline.formats.files import read_json
 from pipeline.formats.manifest import read_manifest
 from pipeline.formats.partial import read_any_partial, write_partial
+from pipeline.formats.plan import read_unmatched
 from pipeline.formats.shard import read_features, read_index, read_index_facts
 from pipeline.tools.info import describe
 from pipeline.tools.verify import check_shard
@@ -128,6 +129,7 @@ def test_what_a_run_left_out_before(root, scratch, text):
         ("manifest/00000.parquet", read_manifest),
         ("captions/00000.parquet", read_captions),
         ("captions/summary.json", read_caption_summary),
+        ("plan/unmatched.json", lambda path: read_unmatched(path.parent)),
         ("settings/bags.json", read_json),
     ],
 )

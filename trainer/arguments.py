@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from pipeline.formats.command_line import CommandLine
+
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Paths and how to run; nothing here changes a result."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.train",
         description="Bag files and feature shards in, a trained model and its metrics out. Started"
         " by trainer.launch; alone, it is one process. With --replay a step that was not finite is"

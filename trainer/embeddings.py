@@ -8,16 +8,16 @@ By hand `python -m trainer.embeddings --help`
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from pipeline.formats.command_line import CommandLine
 from trainer.cli import run
 from trainer.clip_embeddings import EmbeddingFiles, make_embeddings, open_model
 
 
 def main(argv: list[str] | None = None) -> None:
     """Embed the clips of one shard."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.embeddings",
         description="A trained model and a shard in, the embeddings of all its clips out.",
     )

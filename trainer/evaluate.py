@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import again
 from pipeline.formats.recipe import Recipe
@@ -167,7 +168,7 @@ def tell(result: dict) -> None:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.evaluate",
         description="A trained model and feature shards in, its retrieval metrics (JSON) out.",
     )

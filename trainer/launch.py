@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pipeline.formats.command_line import CommandLine
 from trainer.cli import AGENT, FAULT_FILE, LOST_OTHERS, die_with_parent, run
 from trainer.signals import STOP_FILE, STOPPED
 
@@ -309,7 +310,7 @@ def _say_last(fault_file: Path, status: int, hint: str) -> None:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.launch",
         description="A command in, its ranks out: torchrun here, or srun and torchrun on the nodes"
         " of a Slurm job. Exit status: the ranks', or 143 after SIGTERM or SIGUSR1.",

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import sha256_of_file, write_json
 from pipeline.formats.names import again
 from pipeline.formats.recipe import Recipe
@@ -236,7 +237,7 @@ def probe(args: argparse.Namespace) -> dict:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.probe",
         description="Feature shards and a list of labelled videos in, a linear probe's top-1 out.",
     )

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from pipeline.formats.bags import Bags, read_bags
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.embeddings import ClipEmbeddings
 from pipeline.formats.files import write_json
 from pipeline.formats.names import again
@@ -178,7 +179,7 @@ def search(args: argparse.Namespace) -> dict:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.search",
         description="A text in, the clips that show it out; or a moment in, its captions out.",
     )

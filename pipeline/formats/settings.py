@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import types
@@ -10,6 +9,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def check_section(sections: dict[str, type], argv: list[str] | None, *, prog: st
     Raises:
         ValueError: as `read_settings`.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog=prog,
         description="A config section as JSON in; out nothing, or one line that names its fault.",
     )

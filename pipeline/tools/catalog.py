@@ -14,87 +14,21 @@ slice of the table; to remove a video, empty its path.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.cli import run
-from pipeline.formats.caption_sources import iterate_caption_ids
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import whole_file
-from pipeline.formats.names import sample_key
+from pipeline.formats.names import IdFinder
+from pipeline.formats.video_folder import find_videos, find_videos_of_captions
 from pipeline.formats.videos import read_videos, table_delimiter
 
 logger = logging.getLogger(__name__)
-
-VIDEO_SUFFIXES = frozenset({
-    ".3g2", ".3gp", ".asf", ".avi", ".f4v", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4",
-    ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv",
-})  # fmt: skip
-
-
-def find_videos(root: Path) -> dict[str, str]:
-    """Video id to path of the video files under `root`, sorted by path; hidden ones do not count.
-
-    Raises:
-        FileNotFoundError: `root` is no folder.
-        ValueError: two files would have the same id.
-    """
-    if not root.is_dir():
-        raise FileNotFoundError(f"--root {root} is not a folder")
-    found: dict[str, str] = {}
-    for path in sorted(_video_paths(root)):
-        video_id = os.path.splitext(os.path.basename(path))[0]
-        if video_id in found:
-            raise ValueError(
-                f"{found[video_id]} and {path} would both be video {video_id!r}; ids are unique:"
-                " rename or move one of them"
-            )
-        found[video_id] = path
-    return found
-
-
-def _video_paths(root: Path) -> Iterator[str]:
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for name in names:
-            if name.startswith(".") or os.path.splitext(name)[1].lower() not in VIDEO_SUFFIXES:
-                continue
-            path = os.path.join(folder, name)
-            if _fits_a_table(path):
-                yield path
-            else:
-                logger.warning("left out, a table cannot hold its name: %r", path)
-
-
-def _fits_a_table(text: str) -> bool:
-    """Whether the videos table can hold `text`: UTF-8, and no tab, line end or NUL in it."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return not any(character in text for character in "\t\r\n\0")
-
-
-def find_videos_of_captions(captions: str, root: Path) -> dict[str, str]:
-    """Video id to path for the ids of a captions source; without a file, where it is expected."""
-    found = find_videos(root)
-    paths = {}
-    for video_id in iterate_caption_ids(captions):
-        if _fits_a_table(video_id):
-            paths[video_id] = found.get(video_id) or _expected_path(root, video_id)
-        else:
-            logger.warning("left out, a table cannot hold its id: %r", video_id)
-    return paths
-
-
-def _expected_path(root: Path, video_id: str) -> str:
-    """Where a downloader would put the file; an id with a slash must not leave `root`."""
-    name = sample_key(video_id) if "/" in video_id or "\\" in video_id else video_id
-    return os.path.join(root, f"{name}.mp4")
 
 
 def extend_table(output: Path, paths: dict[str, str]) -> tuple[int, int]:
@@ -103,7 +37,8 @@ def extend_table(output: Path, paths: dict[str, str]) -> tuple[int, int]:
     The rows there stay byte for byte, columns of the user's own included.
     """
     kept = {entry.video_id for entry in read_videos(output)} if output.exists() else set()
-    new = [(video_id, path) for video_id, path in paths.items() if video_id not in kept]
+    find = IdFinder(kept)
+    new = [(video_id, path) for video_id, path in paths.items() if find(video_id) is None]
     if not kept and not new:
         raise ValueError(f"no video found, so {output} was not written")
     before = output.read_bytes() if output.exists() else b"video_id,path\n"
@@ -127,7 +62,7 @@ def _rows(before: bytes, new: Iterable[tuple[str, str]]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Command line of the tool."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.catalog",
         description="A folder of videos, or the ids of captions, goes in; the videos table comes"
         " out, extended if it exists.",

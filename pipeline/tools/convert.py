@@ -27,6 +27,7 @@ from typing import BinaryIO
 import numpy as np
 
 from pipeline.cli import run
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.feature_files import array_path, find_arrays, read_array, write_array
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.manifest import Reason
@@ -189,7 +190,7 @@ def recipe_of(arguments: argparse.Namespace) -> Recipe:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.convert",
         description="Features as one file per video in, shards out; or the other way round.",
     )

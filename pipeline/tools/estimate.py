@@ -32,6 +32,7 @@ from pipeline.cli import run
 from pipeline.decode_limits import USUAL_LIMITS
 from pipeline.decode_pool import decode_all
 from pipeline.decoding import Failed, Finished, Job, Started, Window
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.manifest import Reason, VideoFault
 from pipeline.formats.recipe import Sampling
 from pipeline.formats.settings import read_settings
@@ -210,7 +211,7 @@ def network_speed(windows: list[np.ndarray], encoder: Encoder, batch: int, threa
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.estimate",
         description="A videos table and settings in; hours and bytes of encoding it all out.",
     )

@@ -9,7 +9,6 @@ Run     python -m pipeline.tools.info results/shards/00000.tar
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from pipeline.cli import run
 from pipeline.formats.caption_summary import VERSION as SUMMARY
 from pipeline.formats.caption_summary import read_caption_summary
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json, read_text_file, sha256_of_file
 from pipeline.formats.recipe import Recipe
 from pipeline.formats.tags import CHECKPOINT, MODEL
@@ -163,7 +163,7 @@ def _plain(value: object) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Describe files."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.info",
         description="Any file of a results folder in, a few lines that say what it is out.",
     )

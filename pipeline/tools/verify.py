@@ -10,7 +10,6 @@ shards have one recipe. With --fast only names, sizes and places are compared, w
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import logging
@@ -26,6 +25,7 @@ import numpy as np
 
 from pipeline.cli import run
 from pipeline.formats.arrays import read_header
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import sha256_of_file
 from pipeline.formats.names import again, sample_key
 from pipeline.formats.plan import read_planned_videos
@@ -208,7 +208,7 @@ def verify(shards: Path, plan: Path | None, *, fast: bool) -> Iterator[tuple[Pat
 
 def main(argv: list[str] | None = None) -> None:
     """Command line of the tool."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m pipeline.tools.verify",
         description="Feature shards go in; a line for each fault comes out, with its remedy.",
     )

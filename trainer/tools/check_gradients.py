@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.formats.command_line import CommandLine
 from trainer import distributed
 from trainer.cli import run, speak_as
 from trainer.distributed import World
@@ -153,7 +154,7 @@ def compare(found: dict, expected: dict, world: World) -> list[tuple[str, float,
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.tools.check_gradients",
         description="Nothing in, a table of gradients over ranks against one process out.",
     )

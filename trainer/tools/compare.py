@@ -7,12 +7,12 @@ By hand `python -m trainer.tools.compare RUN_A RUN_B`
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json
 from trainer.cli import run
 
@@ -69,7 +69,7 @@ def _leaves(place: str, left: object, right: object) -> Iterator[tuple[str, obje
 
 def main(argv: list[str] | None = None) -> None:
     """Print what differs."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.tools.compare",
         description="Two run folders in; out what differs between their starts, the first cause"
         " first. Exit status 1 when anything does.",
