@@ -152,9 +152,11 @@ def _scatter(source: str | Path, shard_of: dict[str, int], scratch: Path) -> Spl
             continue
         if (shard := shard_of[video_id]) == REMOVED:
             continue
+        if video_id != row.video_id:
+            row = row._replace(video_id=video_id)
         split.rows += 1
         seen.add(video_id)
-        buffers.setdefault(shard, []).append(row._replace(video_id=video_id))
+        buffers.setdefault(shard, []).append(row)
         buffered += 1
         if buffered >= _BUFFERED_ROWS:
             _flush(buffers, scratch)
