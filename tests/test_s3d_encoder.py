@@ -10,6 +10,7 @@ import torch
 
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.s3d import S3D
+from pipeline.encoders.s3d_folded import computes_bfloat16
 from pipeline.encoders.s3d_weights import randomize
 from tests.examples import encode_settings
 
@@ -99,9 +100,17 @@ def test_features_are_the_same_bytes_at_any_place_of_a_batch_of_the_same_size(en
     assert torch.equal(encoder(alone)[3], reference[0])
 
 
+@pytest.mark.skipif(not computes_bfloat16(), reason="this CPU does not compute in bfloat16")
 def test_bfloat16_stays_close(encoder):
     rough = load_encoder(dataclasses.replace(SETTINGS, precision="bfloat16"), "cpu")
     windows = torch.from_numpy(np.stack([moving_square(RED, 2)]))
     exact, near = encoder(windows), rough(windows)
     assert near.dtype == torch.float32
     assert float(torch.cosine_similarity(exact, near)) > 0.999
+
+
+def test_bfloat16_on_a_cpu_without_it_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("pipeline.encoders.s3d_encoder.computes_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match=r"precision is bfloat16, which this CPU .* set float32"):
+        load_encoder(dataclasses.replace(SETTINGS, precision="bfloat16"), "cpu")
+    assert load_encoder(SETTINGS, "cpu").dtype == torch.float32

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.encoders.network import DTYPES, Network, arithmetic, prepared
 from pipeline.encoders.s3d import S3D
-from pipeline.encoders.s3d_folded import FoldedS3D
+from pipeline.encoders.s3d_folded import FoldedS3D, computes_bfloat16
 from pipeline.encoders.s3d_weights import TEXT_TOWER, randomize
 from pipeline.pixels import Geometry
 from pipeline.settings import FEATURE_DIMS, EncodeSettings
@@ -43,7 +43,11 @@ class S3DEncoder:
         weights_sha256: str,
         compiled: bool = False,
     ):
-        """Take over the network: it is folded and moved, and no longer loads a state dict."""
+        """Take over the network: it is folded and moved, and no longer loads a state dict.
+
+        Raises:
+            ValueError: a precision that the CPU lacks.
+        """
         self.weights_sha256 = weights_sha256
         self.output, self.feature_dim = settings.output, network.feature_dim
         self.geometry = Geometry(frame_size=settings.frame_size, resize=None)
@@ -51,6 +55,11 @@ class S3DEncoder:
         plain = network.module.eval().requires_grad_(False)
         assert isinstance(plain, S3D)
         if device.type == "cpu":
+            if self.dtype == torch.bfloat16 and not computes_bfloat16():
+                raise ValueError(
+                    "encode.precision is bfloat16, which this CPU does not compute (it has no"
+                    " AVX-512): set float32, or encode on another machine"
+                )
             module: nn.Module = FoldedS3D(plain, self.dtype)
         else:
             module = prepared(plain.fold(), device, self.dtype)

@@ -23,6 +23,11 @@ Weights = tuple[Tensor, Tensor]
 """A folded convolution: weight and bias."""
 
 
+def computes_bfloat16() -> bool:
+    """Whether this CPU has the instructions (AVX-512) with which oneDNN computes in bfloat16."""
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 class FoldedS3D(nn.Module):
     """S3D for inference; made from one, whose weights it copies."""
 

@@ -1,6 +1,6 @@
 """Ways to have many negatives in little memory: what a step costs and how many negatives it has.
 
-    python -m tests.benchmarks.accumulation
+    python -m tests.benchmarks.accumulation [--quick]
 
 A step (both towers, loss, backward) of 2,048 clips and 8 captions each on the CPU, fp32: features
 [2, 1024], captions of 12 words, word vectors 300, hidden 2,048, embeddings 512.
@@ -8,6 +8,7 @@ A step (both towers, loss, backward) of 2,048 clips and 8 captions each on the C
 
 from __future__ import annotations
 
+import argparse
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.benchmarks.measure import measure, table
+from tests.benchmarks.measure import begin, measure, table
 from trainer.gradient_cache import GradientCache
 from trainer.loss import mil_nce_loss
 from trainer.loss_plan import NO_PAIRS, Past
@@ -41,12 +42,12 @@ class Towers(nn.Module):
         return *(functional.normalize(x, dim=1) for x in pair), 0.07
 
 
-def batch() -> dict:
+def batch(num_clips: int) -> dict:
     """Random features and captions."""
     random = np.random.default_rng(0)
     weights = 1 / np.arange(1, WORDS + 1) ** 1.1
-    ids = random.choice(WORDS, (CLIPS * BAG, LENGTH), p=weights / weights.sum()) + 1
-    return {"features": torch.randn(CLIPS, 2, 1024), "ids": ids}
+    ids = random.choice(WORDS, (num_clips * BAG, LENGTH), p=weights / weights.sum()) + 1
+    return {"features": torch.randn(num_clips, 2, 1024), "ids": ids}
 
 
 def inputs(data: dict, part) -> tuple:
@@ -67,14 +68,14 @@ def loss_of(clips, captions, temperature, past=None) -> torch.Tensor:
     return mil_nce_loss(clips, captions, bags, temperature=temperature, past=past)
 
 
-def work(way: str):
+def work(way: str, num_clips: int):
     """Work for `measure`."""
-    model, data = Towers(), batch()
-    each = CLIPS // PARTS
+    model, data = Towers(), batch(num_clips)
+    each = num_clips // PARTS
     past = None
     if way == "bank":
-        rows = functional.normalize(torch.randn(CLIPS * (1 + BAG), 512), dim=1)
-        past = Past(rows[CLIPS:], NO_PAIRS, rows[:CLIPS], NO_PAIRS)
+        rows = functional.normalize(torch.randn(num_clips * (1 + BAG), 512), dim=1)
+        past = Past(rows[num_clips:], NO_PAIRS, rows[:num_clips], NO_PAIRS)
     cache = GradientCache(
         model, model, inputs, chunk=each, context=nullcontext, device=torch.device("cpu")
     )
@@ -87,11 +88,11 @@ def work(way: str):
     def run() -> float:
         model.zero_grad()
         if way == "cache":
-            return cache.step(data, CLIPS, CLIPS * BAG, loss_of).item()
+            return cache.step(data, num_clips, num_clips * BAG, loss_of).item()
         if way == "plain":
-            cuts = range(0, CLIPS, each)
+            cuts = range(0, num_clips, each)
             return sum(whole(Part(start, start + each), 1 / PARTS) for start in cuts)
-        return whole(Part(0, CLIPS if way == "whole" else each))
+        return whole(Part(0, num_clips if way == "whole" else each))
 
     whole(Part(0, 8))
     return run
@@ -99,26 +100,32 @@ def work(way: str):
 
 def main() -> None:
     """Print the table."""
-    each = CLIPS // PARTS
+    quick = begin(argparse.ArgumentParser(description=__doc__)).quick
+    clips = CLIPS // 16 if quick else CLIPS
+    each = clips // PARTS
 
     def negatives(clips: int) -> int:
         return 2 * BAG * (clips - 1)
 
     ways = {
-        "whole": ("whole batch", CLIPS, negatives(CLIPS), "it fits"),
-        "cache": (f"gradient cache, chunks of {each}", CLIPS, negatives(CLIPS), "it does not"),
-        "plain": (f"plain accumulation, {PARTS} parts", CLIPS, negatives(each), "to compare"),
+        "whole": ("whole batch", clips, negatives(clips), "it fits"),
+        "cache": (f"gradient cache, chunks of {each}", clips, negatives(clips), "it does not"),
+        "plain": (f"plain accumulation, {PARTS} parts", clips, negatives(each), "to compare"),
         "bank": (
-            f"bank of {CLIPS} clips, {CLIPS * BAG} captions", each,
-            negatives(each) + 2 * BAG * CLIPS, "small batches; slightly old negatives",
+            f"bank of {clips} clips, {clips * BAG} captions", each,
+            negatives(each) + 2 * BAG * clips, "small batches; slightly old negatives",
         ),
         "part": ("small batch alone", each, negatives(each), "-"),
     }  # fmt: skip
-    rows = [["way", "clips a step", "negatives a clip", "seconds", "ms a clip", "GB", "when"]]
-    for way, (name, clips, count, when) in ways.items():
-        found = measure(partial(work, way), repeats=2)
-        per_clip = 1000 * found["seconds"] / clips
-        rows.append([name, clips, count, found["seconds"], per_clip, found["gigabytes"], when])
+    found = measure(*(partial(work, way, clips) for way in ways), repeats=1 if quick else 2)
+    rows = [
+        ["way", "clips a step", "negatives a clip", "ms a clip", "time ratio", "GB", "when"]
+    ]  # fmt: skip
+    usual = found[0]["seconds"] / clips
+    for (name, count, others, when), row in zip(ways.values(), found, strict=True):
+        each_clip = row["seconds"] / count
+        ratio = each_clip / usual
+        rows.append([name, count, others, 1000 * each_clip, ratio, row["gigabytes"], when])
     sys.stdout.write(table(rows))
 
 

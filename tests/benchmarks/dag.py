@@ -5,7 +5,7 @@ Reads   nothing: it makes a videos table and one captions table; of the videos o
 Writes  a table of jobs, seconds and memory to the standard output, with --output the same as JSON;
         its files go to a scratch folder
 Run     python -m tests.benchmarks.dag                     (a quarter of an hour, 3 GB)
-        python -m tests.benchmarks.dag --videos 12000 --videos-per-shard 100    (a minute)
+        python -m tests.benchmarks.dag --quick             (does it run?)
 
 Snakemake, its jobs and the plan are real. The other stages are stand-ins that leave empty files:
 what they cost is measured elsewhere. The changes follow one another, each on what the one before
@@ -29,7 +29,10 @@ from pathlib import Path
 
 import yaml
 
+from tests.benchmarks.measure import begin, say
+
 ROOT = Path(__file__).resolve().parents[2]
+ALL, PERCENT = "all jobs, with stand-ins", "1 % of videos added"
 SENTENCE = "stir the sauce until it thickens then fold in chopped herbs"
 STAND_IN = """
 import sys
@@ -192,22 +195,24 @@ def changes(videos: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
     percent = videos // 100
     yield "nothing changed, plan asked for", lambda folder: None
     yield "one video added", lambda folder: append(folder, videos, 1)
-    yield f"1 % of videos added ({percent:,})", lambda folder: append(folder, videos + 1, percent)
+    yield f"{PERCENT} ({percent:,})", lambda folder: append(folder, videos + 1, percent)
     yield "one video removed", lambda folder: remove(folder, videos // 2)
     yield "one video replaced", replace
     yield "one row of the captions table changed", change_captions
 
 
-def measure_workflow(folder: Path, videos: int, per_shard: int) -> Iterator[Row]:
+def measure_workflow(folder: Path, videos: int, per_shard: int, *, quick: bool) -> Iterator[Row]:
     """The plan, dry runs, all jobs, and each change to what they left."""
     make_data(folder, videos, videos, per_shard)
     make_stand_ins(folder)
     snakemake(folder, "results/settings/plan.json")
     yield Row("plan, for the first time", snakemake(folder, "results/plan"))
     yield Row("dry run of all jobs", snakemake(folder, "--dry-run"))
-    yield Row("all jobs, with stand-ins", snakemake(folder))
+    yield Row(ALL, snakemake(folder))
     yield Row("dry run, nothing to do", snakemake(folder, "--dry-run"))
     for what, change in changes(videos):
+        if quick and not what.startswith(PERCENT):
+            continue
         change(folder)
         # Above `track_files_up_to` videos a replaced file needs -R; elsewhere it does no harm.
         yield Row(what, snakemake(folder, "-R", "plan"))
@@ -240,20 +245,24 @@ def main(argv: list[str] | None = None) -> None:
     add("--videos-per-shard", type=int, default=1000)
     add("--only", choices=("workflow", "split"), help="one half of it")
     add("--output", type=Path, help="a JSON file of the rows")
-    arguments = parser.parse_args(argv)
+    arguments = begin(parser, argv)
+    if arguments.quick:
+        arguments.videos, arguments.captions, arguments.videos_per_shard = 400, 4000, 200
     sizes = {"videos": arguments.videos, "per_shard": arguments.videos_per_shard}
     measures = {
-        "workflow": lambda folder: measure_workflow(folder, **sizes),
+        "workflow": lambda folder: measure_workflow(folder, **sizes, quick=arguments.quick),
         "split": lambda folder: measure_split(folder, captions=arguments.captions, **sizes),
     }
     rows = []
-    sys.stdout.write(f"| {arguments.videos:,} videos | jobs | seconds | MB |\n|---|---|---|---|\n")
+    say(f"| {arguments.videos:,} videos | jobs | seconds | MB |\n|---|---|---|---|")
     for name in [arguments.only] if arguments.only else measures:
         with tempfile.TemporaryDirectory(prefix="bagpipe-dag-") as folder:
             for measured in measures[name](Path(folder)):
                 rows.append(measured.facts())
-                sys.stdout.write(f"{measured}\n")
-                sys.stdout.flush()
+                say(str(measured))
+    jobs = {row["what"].split(" (")[0]: row["jobs"] for row in rows}
+    if ALL in jobs:
+        say(f"\n{PERCENT} / {ALL}  {jobs[PERCENT] / jobs[ALL]:.3f} of the jobs  (reach 0.02)")
     if arguments.output:
         facts = {"cores": os.cpu_count(), "arguments": sizes, "rows": rows}
         arguments.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

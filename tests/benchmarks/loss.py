@@ -1,23 +1,22 @@
 """Memory and time of the loss beside the reference form, a familiar loop, and a plain matmul.
 
-    python -m tests.benchmarks.loss [--clips 4096] [--sizes 512 1024 ...]
+    python -m tests.benchmarks.loss [--quick] [--clips 4096] [--sizes 512 1024 ...]
 
-All on the CPU, one process, fp32, bags of 16 own captions, 512 numbers an embedding, cosine with a
-temperature of 0.07. Each piece of work runs in a process of its own, whose memory is watched.
+All on the CPU, fp32, bags of 16 own captions, 512 numbers an embedding, cosine with a temperature
+of 0.07. Each piece of work runs in a process of its own, whose memory is watched (`measure`).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from functools import partial
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from tests.benchmarks.measure import measure, table
+from tests.benchmarks.measure import begin, measure, table
 from trainer.loss import mil_nce_loss
 
 BAG, DIM, TEMPERATURE = 16, 512, 0.07
@@ -74,60 +73,49 @@ def forward_and_backward(loss, num_clips: int):
     return run
 
 
-def four_matmuls(v: torch.Tensor, t: torch.Tensor, cut: int = 1024) -> None:
-    """The multiplications of the tiled loss (forward, again, two gradients), nothing else."""
-    v, t = v.detach(), t.detach()
+def four_matmuls(num_clips: int, cut: int = 1024):
+    """Work: the multiplications of the tiled loss (forward, again, two gradients) alone."""
+    v, t = (rows.detach() for rows in inputs(num_clips))
     out = torch.empty(cut, cut)
-    for _ in range(4):
-        for i in range(0, len(v), cut):
-            for k in range(0, len(t), cut):
-                a, b = v[i : i + cut], t[k : k + cut]
-                torch.mm(a, b.T, out=out[: len(a), : len(b)])
 
-
-def rate(num_clips: int):
-    """Work for `measure`: bare multiplications and the loss by turns, best time over best time."""
-    v, t = inputs(num_clips)
-
-    def run() -> float:
-        bare, whole = [], []
-        for _ in range(5):
-            start = time.perf_counter()
-            four_matmuls(v, t)
-            middle = time.perf_counter()
-            v.grad = t.grad = None
-            tiled(v, t).backward()
-            bare.append(middle - start)
-            whole.append(time.perf_counter() - middle)
-        return min(bare) / min(whole)
+    def run() -> None:
+        for _ in range(4):
+            for i in range(0, len(v), cut):
+                for k in range(0, len(t), cut):
+                    a, b = v[i : i + cut], t[k : k + cut]
+                    torch.mm(a, b.T, out=out[: len(a), : len(b)])
 
     return run
 
 
-def compare(num_clips: int, repeats: int) -> str:
-    """DESIGN's row: the tiled loss against the reference, the loop and bare multiplications."""
-    works = {
-        "reference, whole matrix": partial(forward_and_backward, reference, num_clips),
-        "loop over rows with logaddexp": partial(forward_and_backward, chunked, num_clips),
-        "tiled": partial(forward_and_backward, tiled, num_clips),
+def compare(num_clips: int) -> str:
+    """The tiled loss against the reference, the loop and bare multiplications."""
+    forms = {
+        "reference, whole matrix": reference,
+        "loop over rows with logaddexp": chunked,
+        "tiled": tiled,
     }
-    found = {name: measure(work, repeats=repeats) for name, work in works.items()}
-    base = found["reference, whole matrix"]
+    found = measure(*(partial(forward_and_backward, form, num_clips) for form in forms.values()))
+    base = found[0]
     rows = [["form", "loss", "seconds", "GB", "time ratio", "memory ratio"]]
-    for name, row in found.items():
+    for name, row in zip(forms, found, strict=True):
         rows.append([
             name, f"{row['result']:.6f}", row["seconds"], row["gigabytes"],
             row["seconds"] / base["seconds"], row["gigabytes"] / base["gigabytes"],
         ])  # fmt: skip
-    share = measure(partial(rate, min(num_clips, 2048)))["result"]
+    few = min(num_clips, 2048)
+    bare, whole = measure(
+        partial(four_matmuls, few), partial(forward_and_backward, tiled, few), repeats=5
+    )
+    share = bare["seconds"] / whole["seconds"]
     return table(rows) + f"\nThe tiled form runs at {share:.2f} of the rate of its bare products.\n"
 
 
 def sizes(counts: list[int]) -> str:
     """Memory grows with the batch, not with its square."""
     rows = [["clips", "captions", "whole matrix would be GB", "seconds", "GB beside the inputs"]]
-    for count in counts:
-        row = measure(partial(forward_and_backward, tiled, count))
+    found = measure(*(partial(forward_and_backward, tiled, count) for count in counts))
+    for count, row in zip(counts, found, strict=True):
         rows.append([
             count, count * BAG, count * count * BAG * 4 / 1e9, row["seconds"], row["gigabytes"]
         ])  # fmt: skip
@@ -209,12 +197,12 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--clips", type=int, default=4096)
-    parser.add_argument("--repeats", type=int, default=1)
-    sizes = [512, 1024, 2048, 4096, 8192, 16384]
-    parser.add_argument("--sizes", type=int, nargs="*", default=sizes)
-    arguments = parser.parse_args()
-    sys.stdout.write(compare(arguments.clips, arguments.repeats) + "\n")
-    sys.stdout.write(sizes(arguments.sizes) + "\n")
+    usual = [512, 1024, 2048, 4096, 8192, 16384]
+    parser.add_argument("--sizes", type=int, nargs="*", default=usual)
+    arguments = begin(parser)
+    quick = arguments.quick
+    sys.stdout.write(compare(128 if quick else arguments.clips) + "\n")
+    sys.stdout.write(sizes([64, 128] if quick else arguments.sizes) + "\n")
     sys.stdout.write(mistakes())
 
 

@@ -11,6 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.benchmarks.measure import begin
 from tests.benchmarks.released_bags import make_released
 from trainer.tools import scaling
 
@@ -18,12 +19,14 @@ from trainer.tools import scaling
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few steps")
     parser.add_argument("--ranks", nargs="+", default=["1", "2"])
-    arguments = parser.parse_args()
+    arguments = begin(parser)
+    small = {"global_batch": 32, "word_dim": 8, "text_hidden": 16, "embedding_dim": 8}
+    videos, steps = (20, "10") if arguments.quick else (200, "50")
     with tempfile.TemporaryDirectory() as folder:
-        results = make_released(Path(folder), videos_of_shards=(200, 200))
-        steps = "15" if arguments.quick else "50"
+        results = make_released(
+            Path(folder), videos_of_shards=(videos, videos), **(small if arguments.quick else {})
+        )
         scaling.main([*results.train_arguments(), "--ranks", *arguments.ranks, "--steps", steps])
 
 

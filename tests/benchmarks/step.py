@@ -3,7 +3,8 @@
     python -m tests.benchmarks.step [--quick]
 
 One process on the CPU, global batch 256, towers and vocabulary of the released sizes
-(`released_bags`). Loading and computing go by turns, step by step. "Parsing" reads each visited
+(`released_bags`). Loading and computing go by turns, step by step, in wall time, for a process that
+loads beside the step is the point. "Parsing" reads each visited
 video's captions from JSON, tokenizes them and finds each clip's nearest ones, as loaders without a
 bag cache do every epoch.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.benchmarks.measure import table
+from tests.benchmarks.measure import begin, table
 from tests.benchmarks.released_bags import (
     BAG,
     MAX_WORDS,
@@ -42,8 +43,6 @@ from trainer.preflight import global_exclusion, plan_run
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 CAPTIONS = 110
 """Of a video of HowTo100M, on average."""
-VISITS = 128
-"""Videos of a step: two clips of each."""
 
 
 class Step:
@@ -70,11 +69,11 @@ class Step:
         self.optimizer.step()
 
 
-def prepared(root: Path, videos: int) -> StepData:
-    """The data of one process, opened."""
+def prepared(root: Path, videos: int, batch: int) -> StepData:
+    """The data of one process with a global batch of `batch` clips, opened."""
     make_released(root, videos_of_shards=(videos // 2, videos // 2))
     files = files_of_plan(root / "plan", root / "bags", root / "shards")
-    index, settings = open_index(files), released_settings()
+    index, settings = open_index(files), released_settings(global_batch=batch)
     plan = plan_run(index, settings, 1)
     return StepData(files, settings, plan, rank=0, size=1, index=index)
 
@@ -115,11 +114,11 @@ def by_turns(works: dict[str, Callable[[int], object]], repeats: int) -> dict[st
     return {name: float(np.median(values[1:])) for name, values in times.items()}
 
 
-def measured(folder: Path, *, videos: int, repeats: int) -> list[list]:
+def measured(folder: Path, *, videos: int, batch: int, repeats: int) -> list[list]:
     """The rows of the table."""
-    data = prepared(folder / "results", videos)
+    data, visits = prepared(folder / "results", videos, batch), batch // 2
     step, steps = Step(data), data.schedule.num_steps
-    write_captions(folder, VISITS)
+    write_captions(folder, visits)
     vocabulary = {f"word{n}": n for n in range(1, NUM_WORDS + 1)}
     batches = [data[number] for number in range(3)]
     # A loader process goes on to its next batch while the step that took one computes.
@@ -128,13 +127,13 @@ def measured(folder: Path, *, videos: int, repeats: int) -> list[list]:
         {
             "alone": lambda n: step(batches[n % 3]),
             "load": lambda n: data[(3 + n) % steps],
-            "parse": lambda _: parse_captions(folder, VISITS, vocabulary),
+            "parse": lambda _: parse_captions(folder, visits, vocabulary),
             "beside": lambda _: step(next(loaded)),
         },
         repeats,
     )
     alone = found["alone"]
-    rows = [["a step of 256 clips", "ms", "the step alone is of it"]]
+    rows = [[f"a step of {batch} clips", "ms", "the step alone is of it"]]
     for name, value in (
         ("alone", alone),
         ("and loading from the bag cache, in the rank itself", alone + found["load"]),
@@ -147,11 +146,10 @@ def measured(folder: Path, *, videos: int, repeats: int) -> list[list]:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few steps")
-    quick = parser.parse_args().quick
+    quick = begin(argparse.ArgumentParser(description=__doc__)).quick
     with tempfile.TemporaryDirectory() as folder:
-        rows = measured(Path(folder), videos=300 if quick else 800, repeats=4 if quick else 40)
+        sizes = {"videos": 40, "batch": 32} if quick else {"videos": 800, "batch": 256}
+        rows = measured(Path(folder), **sizes, repeats=2 if quick else 40)
     sys.stdout.write(table(rows))
 
 
