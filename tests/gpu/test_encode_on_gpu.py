@@ -23,8 +23,6 @@ from tests.examples import encode_settings
 from tests.videos import quadrants, set_display_matrix, steady, write_video
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("no GPU here", allow_module_level=True)
 
 SETTINGS = encode_settings()
 
@@ -34,7 +32,7 @@ def windows() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (11, 8, 64, 64, 3), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def device() -> str:
     return choose_device("cuda")
 

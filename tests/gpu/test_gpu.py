@@ -21,7 +21,6 @@ from trainer.train import main
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("exact_multiplications"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 

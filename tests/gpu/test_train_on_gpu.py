@@ -38,7 +38,6 @@ SECOND = 2_000_000_000
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("exact_multiplications"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 
