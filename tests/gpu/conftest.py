@@ -31,6 +31,9 @@ def real_gpu() -> None:
 
 
 @pytest.fixture
-def exact_multiplications(monkeypatch):
+def exact_multiplications() -> Iterator[None]:
     """TF32 rounds inputs to 10 bits, which is not what these tests are about."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    yield
+    matmul.allow_tf32 = before

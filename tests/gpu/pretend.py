@@ -35,7 +35,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ import torch
 import torch._dynamo  # by the modes, and not first where torch is patched
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 CUDA = torch.device("cuda", 0)
 TOTAL_BYTES = 2**33
@@ -302,8 +302,12 @@ class CudaTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         """An operation outside the modes, as of a finalizer."""
-        gpu = next(x.gpu for x in tree_flatten((args, kwargs))[0] if isinstance(x, CudaTensor))
+        gpu = next(x.gpu for x in _tensors((args, kwargs)) if isinstance(x, CudaTensor))
         return _launched(gpu, func, args, kwargs or {})
+
+    def record_stream(self, stream: Stream) -> None:
+        """As torch's."""
+        memory_of(self).record(stream)
 
     def __deepcopy__(self, memo: dict) -> torch.Tensor:
         found = self.detach().clone()
@@ -337,8 +341,15 @@ def is_gpu(device: object) -> bool:
     return device is not None and torch.device(device).type == "cuda"
 
 
-def _tensors(values: object) -> list[torch.Tensor]:
-    return [x for x in tree_flatten(values)[0] if isinstance(x, torch.Tensor)]
+def _tensors(value: object) -> list[torch.Tensor]:
+    """Those of an operation's arguments, in lists or not."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for part in value for tensor in _tensors(part)]
 
 
 def _written(func, args, kwargs) -> set[int]:
@@ -449,8 +460,7 @@ class _Kernels(TorchDispatchMode):
         tensors = _tensors((args, kwargs))
         if is_gpu(kwargs.get("device")) or any(isinstance(x, CudaTensor) for x in tensors):
             return _launched(self.gpu, func, args, kwargs)
-        pinned = [x for x in tensors if memory_of(x) is not None]
-        if pinned:
+        if pinned := [x for x in tensors if (memory := memory_of(x)) and not memory.on_gpu]:
             _touch(self.gpu.host, pinned, _written(func, args, kwargs))
         return func(*args, **kwargs)
 
@@ -508,10 +518,6 @@ def _new_tensor(gpu: Gpu, own: torch.Tensor, data, *, dtype=None, **kwargs) -> t
     return gpu.to_gpu(torch.tensor(data, dtype=dtype or own.dtype), non_blocking=False)
 
 
-def _record(gpu: Gpu, own: torch.Tensor, stream: Stream) -> None:
-    memory_of(own).record(stream)
-
-
 _MOVING = {
     torch.Tensor.to: _to,
     torch.Tensor.cuda: lambda gpu, own, device=CUDA, **how: _to(gpu, own, device or CUDA, **how),
@@ -519,7 +525,6 @@ _MOVING = {
     torch.Tensor.numpy: _numpy,
     torch.Tensor.tolist: lambda gpu, own: _numpy(gpu, _to(gpu, own.detach(), "cpu")).tolist(),
     torch.Tensor.new_tensor: _new_tensor,
-    torch.Tensor.record_stream: _record,
 }
 
 
@@ -573,6 +578,15 @@ class _CpusAutocast(torch.autocast):
         super().__init__("cpu", *args, **kwargs)
 
 
+_grouped = torch._C._group_tensors_by_device_and_dtype
+
+
+def _grouped_by_device(tensors, with_indices: bool = False) -> dict:
+    """Of optimizers and the norm's clipping: the device that Python sees, not C++."""
+    groups = _grouped(tensors, with_indices).items()
+    return {(group[0][0][0].device, kind): group for (_, kind), group in groups}
+
+
 def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.is_cuda == other.is_cuda
 
@@ -596,6 +610,10 @@ def pretended() -> Iterator[Gpu]:
             "set_device_index": lambda device: None,
         },
         # `Module.to` would put the new numbers into the old parameter, which stays one of the CPU.
+        torch._C: {
+            "_InferenceMode": lambda mode: torch.no_grad() if mode else nullcontext(),
+            "_group_tensors_by_device_and_dtype": _grouped_by_device,
+        },
         torch: {"autocast": _CpusAutocast, "_has_compatible_shallow_copy_type": _same_type},
     }
     with pytest.MonkeyPatch.context() as patch:

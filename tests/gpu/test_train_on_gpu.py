@@ -67,6 +67,7 @@ def test_a_fault_comes_after_the_batches_before_it(tmp_path):
     assert [type(one) for one in found] == [Batch, Fault]
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_a_step_waits_for_its_own_copy_and_not_for_the_next(tmp_path, monkeypatch):
     batch, to = step_data(make_results(tmp_path))[0].pin_memory(), Batch.to
 
@@ -87,6 +88,7 @@ def test_a_step_waits_for_its_own_copy_and_not_for_the_next(tmp_path, monkeypatc
     assert time.perf_counter() - began > 0.2
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_parts_are_the_gpus_time_and_add_up():
     torch.cuda._sleep(1)
     torch.cuda.synchronize()
@@ -103,6 +105,7 @@ def test_parts_are_the_gpus_time_and_add_up():
     assert sum(parts.values()) == pytest.approx(whole, rel=0.1)
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_the_gpu_says_how_busy_it_is_or_nothing():
     found = gpu_utilization(torch.device("cuda"))
     assert np.isnan(found) or 0 <= found <= 100
@@ -127,15 +130,15 @@ def test_a_bank_on_the_cpu_gives_its_rows_from_pinned_memory(monkeypatch):
     settings = train_settings(**BANK)
     bank = MemoryBank.of(settings, World.alone("cuda"), 3, on_cpu=True)
     bank.clips.embedding_MD.normal_()
-    pinned, to = [], torch.Tensor.to
+    pinned, select = [], torch.index_select
 
-    def watched(own: torch.Tensor, *where, **how) -> torch.Tensor:
-        pinned.append(own.is_pinned())
-        return to(own, *where, **how)
+    def watched(*arguments, out: torch.Tensor) -> torch.Tensor:
+        pinned.append(out.is_pinned())
+        return select(*arguments, out=out)
 
-    monkeypatch.setattr(torch.Tensor, "to", watched)
+    monkeypatch.setattr(torch, "index_select", watched)
     found = bank._rows(bank.clips, np.array([1, 4]))
-    assert pinned[-1]
+    assert pinned == [True]
     assert found.is_cuda
     assert torch.equal(found.cpu(), bank.clips.embedding_MD[[1, 4]])
 
@@ -170,7 +173,7 @@ def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
 
 
 @pytest.fixture
-def nccl_of_one(tmp_path):
+def nccl_of_one(tmp_path, real_gpu):
     """A world over NCCL that one GPU can have: of a single rank that says it is one of several."""
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1)
