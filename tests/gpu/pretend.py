@@ -375,7 +375,9 @@ def _launched(gpu: Gpu, func, args, kwargs):
     written = _written(func, args, kwargs)
     there = [x for x in tensors if isinstance(x, CudaTensor)]
     if func is _aten.copy_.default and len(there) == 1:
-        gpu.move(args[1], args[0], non_blocking=bool(kwargs.get("non_blocking", args[2:] == (True,))))
+        gpu.move(
+            args[1], args[0], non_blocking=bool(kwargs.get("non_blocking", args[2:] == (True,)))
+        )
     else:
         _same_device(gpu, func, args, [x for x in tensors if not isinstance(x, CudaTensor)])
         _touch(gpu.stream, there, written)

@@ -9,6 +9,7 @@ import copy
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -20,13 +21,16 @@ from torch import nn
 
 from pipeline.formats.files import write_json
 from tests.synthetic_bags import Results, make_results, step_data, train_settings
+from trainer import train as stage
 from trainer.batch import Batch, Fault
 from trainer.data import load_steps
 from trainer.distributed import World, parallel
+from trainer.guards import Header
 from trainer.loading import prefetched
 from trainer.memory_bank import MemoryBank
 from trainer.model import load_model
 from trainer.monitor import read_metrics
+from trainer.run import Run
 from trainer.stopwatch import Stopwatch
 from trainer.train import main
 from trainer.verdict import gpu_utilization
@@ -143,24 +147,52 @@ def test_a_bank_on_the_cpu_gives_its_rows_from_pinned_memory(monkeypatch):
     assert torch.equal(found.cpu(), bank.clips.embedding_MD[[1, 4]])
 
 
+@pytest.fixture
+def waits_of_steps(monkeypatch) -> list[int]:
+    """Gets for each step of the GPU how often torch says that the host waits in `take_step`."""
+    counts, take_step = [], stage.take_step
+
+    def watched(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, float]:
+        if run.world.device.type != "cuda":
+            return take_step(run, batch, header)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            found = take_step(run, batch, header)
+            torch.cuda.set_sync_debug_mode("default")
+        counts.append(sum("synchronizing" in str(one.message) for one in told))
+        return found
+
+    monkeypatch.setattr(stage, "take_step", watched)
+    return counts
+
+
 @pytest.mark.parametrize(
-    ("flags", "changes", "tolerance"),
+    ("flags", "changes", "tolerance", "waits"),
     [
-        ({}, {}, 1e-3),
-        ({"workers": 1}, {"learn_temperature": False}, 1e-3),
-        ({"chunk": 5}, {}, 1e-3),
-        ({}, {"plain_accumulation": 2}, 1e-3),
-        ({"bank_on_cpu": 1}, BANK | {"bank_momentum": 0.9}, 1e-3),
-        ({}, BANK, 1e-3),
-        ({}, {"norm": "batch"}, 1e-3),
-        ({"workers": 1}, {"precision": "bf16"}, 0.03),
-        ({"chunk": 5}, {"precision": "fp16", "fp16_init_scale": 1024.0}, 0.03),
+        ({}, {}, 1e-3, 1),  # for the gradient's norm
+        ({"workers": 1}, {"learn_temperature": False}, 1e-3, 1),
+        ({"chunk": 5}, {}, 1e-3, 1),
+        ({}, {"plain_accumulation": 2}, 1e-3, 1),
+        ({"chunk": 5}, BANK | {"bank_draw": "random", "bank_momentum": 0.9}, 1e-3, 1),
+        ({}, BANK, 1e-3, 2),  # and for the hardest entries
+        ({"bank_on_cpu": 1}, BANK | {"bank_momentum": 0.9}, 1e-3, 4),  # and to fill two queues
+        ({}, {"norm": "batch"}, 1e-3, 1),
+        ({}, {"precision": "bf16"}, 0.03, 1),
+        # And for the scaler, which leaves out a step that overflows.
+        ({"chunk": 5}, {"precision": "fp16", "fp16_init_scale": 1024.0}, 0.03, 2),
     ],
 )
-def test_a_gpu_learns_what_a_cpu_does(tmp_path, flags, changes, tolerance):
+def test_a_gpu_learns_what_a_cpu_does_and_waits_only_where_it_must(
+    tmp_path, pretence, waits_of_steps, flags, changes, tolerance, waits
+):
+    changes = {"max_steps": 6} | changes
     trained(tmp_path / "cpu", flags | {"backend": "gloo"}, **(changes | {"precision": "fp32"}))
     trained(tmp_path / "gpu", flags | {"backend": "nccl"}, **changes)
     assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), rel=tolerance)
+    assert set(waits_of_steps[3:]) == {waits}  # the bank is small at first
+    if pretence:
+        assert not [where for kind, where in pretence.waits if kind == "pageable copy"]
 
 
 def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
