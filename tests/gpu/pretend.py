@@ -381,7 +381,7 @@ def _launched(gpu: Gpu, func, args, kwargs):
     else:
         _same_device(gpu, func, args, [x for x in tensors if not isinstance(x, CudaTensor)])
         _touch(gpu.stream, there, written)
-    if func in _WAITING or func in _INDEXING and _by_mask(args[1]):
+    if func in _WAITING or (func in _INDEXING and _by_mask(args[1])):
         gpu.await_clock(gpu.stream.clock, str(func), warns=True)
     if "device" in kwargs:
         kwargs = kwargs | {"device": torch.device("cpu")}
@@ -597,8 +597,13 @@ def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
 def pretended() -> Iterator[Gpu]:
     """A GPU inside the block; torch is itself again behind it."""
     gpu = Gpu()
-    is_pinned = lambda own, device=None: not own.is_cuda and memory_of(own) is not None
-    pin = lambda own, device=None: own if is_pinned(own) else gpu.pinned(own.clone())
+
+    def is_pinned(own, device=None):
+        return not own.is_cuda and memory_of(own) is not None
+
+    def pin(own, device=None):
+        return own if is_pinned(own) else gpu.pinned(own.clone())
+
     changes = {
         torch.cuda: _of_cuda(gpu),
         torch.cuda.nccl: {"version": lambda: (2, 0, 0)},

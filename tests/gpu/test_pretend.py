@@ -1,5 +1,6 @@
 """The pretended GPU finds what it says it finds: each kind of mistake, planted, once in the small
-and, where the project has a place for it, in the project's own code."""
+and, where the project has a place for it, in the project's own code.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_memory_is_written_when_its_readers_have_ended(gpu, waits):
 def test_memory_is_given_back_when_no_other_stream_uses_it(gpu, way):
     side, rows = torch.cuda.Stream(), torch.ones(2, device="cuda")
     side.wait_stream(torch.cuda.current_stream())
-    on(side, lambda: rows[1:] + 1)
+    on(side, lambda: rows[1:] + 1)  # noqa: F821 - gone only below
     if way == "recorded":
         rows.record_stream(side)
     if way == "waited for":
