@@ -18,7 +18,7 @@ What becomes of what, each counted under the name in front:
 - `mended_markup`, `mended_entities`, `mended_whitespace`: tags removed, `&amp;` read as `&`, line
   ends and runs of white space made one space. A caption may count under several.
 - `dropped_duplicate`: the same span and text again.
-- `unspaced`: kept, but mostly of letters between which no blank parts words, as in Chinese.
+- `without_blanks`: kept, but mostly of letters between which no blank parts words, as in Chinese.
 - `mended_rolling`, `dropped_rolling`: see `pipeline.caption_rolling`.
 
 Text that is not in the way stays as it is: case, punctuation, repeats.
@@ -86,7 +86,7 @@ def clean_captions(
     if settings.mend_rolling:
         captions = mend_rolling_captions(captions, counts)
     counts["kept"] += len(captions)
-    counts["unspaced"] += sum(map(_is_unspaced, captions))
+    counts["without_blanks"] += sum(map(_is_without_blanks, captions))
     return captions
 
 
@@ -133,7 +133,7 @@ def _clean_caption(
     return None if text is None else Caption(row.video_id, *span, text)
 
 
-def _is_unspaced(caption: Caption) -> bool:
+def _is_without_blanks(caption: Caption) -> bool:
     text = caption.text
     return not text.isascii() and 2 * len(_UNSPACED.findall(text)) > sum(map(str.isalnum, text))
 

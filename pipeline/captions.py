@@ -59,11 +59,11 @@ def clean_shard(plan: Path, settings: CaptionsSettings, output: Path) -> Counter
                 rows, settings, seconds_per_unit=SECONDS_PER_UNIT[unit], counts=counts
             )
     counts = +counts  # without the zeros
-    if 2 * counts["unspaced"] > counts["kept"]:
+    if 2 * counts["without_blanks"] > counts["kept"]:
         logger.warning(
             "%d of %d captions have no blanks between their words (as in Chinese): each run of"
             " letters counts as one word, so have them parted by blanks first",
-            counts["unspaced"], counts["kept"],
+            counts["without_blanks"], counts["kept"],
         )  # fmt: skip
     write_captions(output, kept, dict(counts))
     return +counts

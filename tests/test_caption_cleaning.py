@@ -166,4 +166,4 @@ def test_texts_without_blanks_are_kept_and_counted():
         "stir",
     ]
     _, counts = cleaned([RawCaption("a", n, n + 1, text) for n, text in enumerate(texts)])
-    assert counts == {"read": 6, "kept": 6, "unspaced": 3}
+    assert counts == {"read": 6, "kept": 6, "without_blanks": 3}

@@ -168,7 +168,7 @@ def test_covered_time_counts_overlaps_once():
 
 def test_captions_without_blanks_between_words_are_named(clean, caplog):
     _, counts = clean({"c.csv": "start,end,text\n1,2,把面粉搅拌均匀\n2,3,stir\n3,4,加入盐\n"})
-    assert counts["unspaced"] == 2
+    assert counts["without_blanks"] == 2
     assert "2 of 3 captions have no blanks between their words" in caplog.text
 
 
