@@ -15,16 +15,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = (
-    "av", "ijson", "jinja2", "matplotlib", "pandas", "pyarrow", "pysubs2", "sklearn", "snakemake",
+    "av", "ijson", "jinja2", "matplotlib", "pandas", "pyarrow", "sklearn", "snakemake",
     "torch", "webdataset",
 )  # fmt: skip
 """Libraries that take a tenth of a second, or tens of MB; charset_normalizer and numpy do not."""
-SUBTITLES = {"ijson", "pyarrow", "pysubs2"}
+CAPTIONS = {"ijson", "pyarrow"}
 LOADED = {
     "pipeline.settings": set(),
-    "pipeline.plan": SUBTITLES,
+    "pipeline.plan": CAPTIONS,
     "pipeline.manifest": {"pyarrow"},
-    "pipeline.captions": SUBTITLES,
+    "pipeline.captions": CAPTIONS,
     "pipeline.encode": {"av", "pyarrow"},
     "pipeline.rejected": {"pyarrow"},
     "pipeline.vocabulary": {"pyarrow"},
@@ -32,7 +32,7 @@ LOADED = {
     "pipeline.report": {"av", "jinja2", "pandas", "pyarrow"},
     "pipeline.demo": {"av", "pyarrow"},
     "pipeline.demo_script": set(),
-    "pipeline.tools.catalog": SUBTITLES,
+    "pipeline.tools.catalog": CAPTIONS,
     "pipeline.tools.convert": {"pyarrow", "torch", "webdataset"},
     "pipeline.tools.estimate": {"av", "pyarrow"},
     "pipeline.tools.info": {"pyarrow"},
@@ -46,6 +46,7 @@ LOADED = {
     "trainer.search": {"pyarrow", "torch"},
     "trainer.tools.check_gradients": {"torch"},
     "trainer.tools.compare": set(),
+    "trainer.tools.scaling": {"pyarrow", "torch"},
 }
 """What each command loads for its `--help`, and so for whatever it does."""
 HELP = f"""
