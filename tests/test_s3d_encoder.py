@@ -111,6 +111,6 @@ def test_bfloat16_stays_close(encoder):
 
 def test_bfloat16_on_a_cpu_without_it_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr("pipeline.encoders.s3d_encoder.computes_bfloat16", lambda: False)
-    with pytest.raises(ValueError, match="precision is bfloat16, which this CPU .* set float32"):
+    with pytest.raises(ValueError, match=r"precision is bfloat16, which this CPU .* set float32"):
         load_encoder(dataclasses.replace(SETTINGS, precision="bfloat16"), "cpu")
     assert load_encoder(SETTINGS, "cpu").dtype == torch.float32

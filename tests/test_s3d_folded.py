@@ -9,7 +9,13 @@ import torch
 from torch.nn import functional
 
 from pipeline.encoders.s3d import POOLS, S3D, max_pool, pad_for_stem, space_to_depth
-from pipeline.encoders.s3d_folded import FoldedS3D, highest_neighbour, overlapping_cells, pool
+from pipeline.encoders.s3d_folded import (
+    FoldedS3D,
+    computes_bfloat16,
+    highest_neighbour,
+    overlapping_cells,
+    pool,
+)
 from pipeline.encoders.s3d_weights import load_state
 from tests.published_s3d import published_state
 
