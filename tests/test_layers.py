@@ -21,7 +21,8 @@ STAGES = {
 }
 DOORS = {
     "av": r"pipeline\.(video(_stream)?|packets|matroska|nvdec|painter|stills|demo)",
-    "webdataset": r"pipeline\.formats\..*",
+    "webdataset": r"pipeline\.formats\.shard_writer",
+    "matplotlib": r"pipeline\.report_charts",
     "pyarrow": r"pipeline\.formats\..*",
     "pandas": r"pipeline\.report\w*",
     "torch.distributed": r"trainer\.distributed",
