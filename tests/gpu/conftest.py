@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.gpu.pretend import Gpu, pretended
+from tests.gpu.clocks import Gpu
+from tests.gpu.pretend import pretended
 
 REAL = torch.cuda.is_available()
 

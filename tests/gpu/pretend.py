@@ -5,55 +5,53 @@
         float(rows.sum())
     assert not gpu.faults and len(gpu.waits) == 1
 
-A `CudaTensor` says that it lies on `cuda:0` and holds a tensor of the CPU, which computes at once.
-Two modes of torch see every call: `_Calls` the functions by which a program asks for memory and
-copies, `_Kernels` every operation that they come down to. What would happen *when* is kept in
-vector clocks: each stream counts its operations and knows how far it has waited for the others, and
-the host is one more of them.
+    python -m tests.gpu.pretend trainer.train --backend nccl ...    # a module on a pretended GPU
+
+A `CudaTensor` says that it lies on a GPU and holds a tensor of the CPU, which computes at once. Two
+modes of torch see every call: `_Calls` the functions by which a program asks for memory and copies,
+`_Kernels` every operation that they come down to. `tests.gpu.clocks` keeps what would happen when.
 
 It finds (`tests/gpu/test_pretend.py` plants one of each):
-  - tensors of two devices in one operation, and numpy on the GPU's memory: CUDA's own error;
+  - tensors of two devices in one operation, and numpy on the GPU's memory: CUDA's own errors;
   - memory used by a stream, or by the host, that did not wait for the one that wrote it, or written
     while another may still read it: `faults`;
   - memory given back while another stream than its own may still use it, for want of
     `record_stream`: `faults`;
-  - each wait of the host with its line, the copies from pageable memory that say `non_blocking`
-    among them: `waits`;
-  - random numbers of the GPU that nobody saved, by a generator of its own;
-  - memory that ends: `torch.cuda.set_per_process_memory_fraction`.
+  - each wait of the host with its line, also for copies that say `non_blocking` and come from
+    pageable memory: `waits`;
+  - random numbers of the GPU that nobody kept the state of: they have a generator of their own;
+  - memory that ends: `torch.cuda.set_per_process_memory_fraction`;
+  - tensors of the CPU sent over NCCL, and the GPU's over gloo (which stands in for NCCL).
 
-It cannot show kernels, their rounding, speed or overlap; torch's own choice of kernels for CUDA
-(fused and `foreach` optimizers, autocast's list of operations: the CPU's stands in for it); waits
-and scratch memory inside an operation, but for those in `_WAITING`; NCCL, DDP's buckets on a GPU,
-several GPUs; libav's NVDEC. The C++ of torch takes these tensors for the CPU's.
+It cannot show kernels, their rounding, speed or real overlap; what torch does otherwise on CUDA
+(fused and `foreach` optimizers; autocast's list of operations, for which the CPU's stands in;
+inference mode, which is `no_grad` here); waits and scratch memory inside an operation, but for the
+waits of `_WAITING`; NCCL, synchronised batch norms, hooks that compress gradients, DDP's own order
+of streams; libav's NVDEC. The C++ of torch takes these tensors for the CPU's, and DDP's buckets are
+put on the GPU by hand.
 """
 
 from __future__ import annotations
 
-import math
+import os
+import runpy
 import sys
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo  # by the modes, and not first where torch is patched
+import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-CUDA = torch.device("cuda", 0)
-TOTAL_BYTES = 2**33
-CYCLES = 2e9
-"""Of a second."""
-_ROOT = Path(__file__).parents[2]
+from tests.gpu.clocks import TOTAL_BYTES, Event, Gpu, Memory, Stream
+
+CUDA = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 _aten = torch.ops.aten
-_COPIES = {_aten._to_copy.default, _aten.copy_.default}
 _INDEXING = {
     _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default,
     _aten._index_put_impl_.default,
@@ -66,218 +64,7 @@ _WAITING = {
 """Operations whose result, or its size, the host must know."""
 
 
-# --- What happens before what
-
-
-class Stream:
-    """Operations in order. `clock`: how far it has waited for each stream; its own: its length."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        self.gpu, self.device = gpu, CUDA
-        self.clock: Counter[Stream] = Counter()
-
-    def tick(self) -> int:
-        """One operation more, which the host starts, and so follows all that the host has seen."""
-        self.clock |= self.gpu.host.clock
-        self.clock[self] += 1
-        self.gpu.started[self] = self.clock[self]
-        return self.clock[self]
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """As torch's."""
-        event = event or Event(self.gpu)
-        event.record(self)
-        return event
-
-    def wait_event(self, event: Event) -> None:
-        """As torch's."""
-        self.clock |= event.clock
-
-    def wait_stream(self, other: Stream) -> None:
-        """As torch's."""
-        self.clock |= other.clock
-
-    def synchronize(self) -> None:
-        """As torch's."""
-        self.gpu.await_clock(self.clock, "synchronize")
-
-    def is_capturing(self) -> bool:
-        """As torch's."""
-        return False
-
-
-class Event:
-    """A moment of a stream."""
-
-    def __init__(self, gpu: Gpu, enable_timing: bool = False) -> None:
-        self.gpu, self.clock, self.timed, self.second = gpu, Counter(), enable_timing, math.nan
-
-    def record(self, stream: Stream | None = None) -> None:
-        """As torch's."""
-        stream = stream or self.gpu.stream
-        stream.tick()
-        self.clock, self.second = stream.clock.copy(), self.gpu.seconds
-
-    def synchronize(self) -> None:
-        """As torch's."""
-        self.gpu.await_clock(self.clock, "synchronize")
-
-    def elapsed_time(self, later: Event) -> float:
-        """Milliseconds on the GPU's clock, which only `torch.cuda._sleep` moves."""
-        for event in (self, later):
-            if not event.timed or not event.clock <= self.gpu.host.clock:
-                raise RuntimeError("both events must be timed and completed before they are read")
-        return 1000 * (later.second - self.second)
-
-
-@dataclass(slots=True, eq=False)
-class Memory:
-    """Of a storage, on the GPU or pinned: whose it is, who wrote it last, who has read it since."""
-
-    gpu: Gpu
-    owner: Stream
-    num_bytes: int
-    on_gpu: bool
-    written: Counter = field(default_factory=Counter)
-    read: Counter = field(default_factory=Counter)
-    recorded: set = field(default_factory=set)
-    used: Counter = field(default_factory=Counter)
-    """By streams that are neither its owner nor recorded, the last time at `place`."""
-    place: str = ""
-
-    def touch(self, stream: Stream, now: int, *, writes: bool) -> None:
-        """Use it on a stream; what is not ordered before that is a fault."""
-        if not self.written <= stream.clock:
-            self.gpu.fault("is used without waiting for the stream that writes it")
-        if writes:
-            if not self.read <= stream.clock:
-                self.gpu.fault("is written without waiting for the stream that reads it")
-            self.written, self.read = Counter({stream: now}), Counter()
-        else:
-            self.read[stream] = now
-        if stream is not self.owner and stream not in self.recorded:
-            self.used[stream], self.place = now, place()
-
-    def record(self, stream: Stream) -> None:
-        """Not to be given away before what the stream does up to then."""
-        self.recorded.add(stream)
-        self.used.pop(stream, None)
-
-    def __del__(self) -> None:
-        if not self.on_gpu:  # pinned memory is given away behind the copies that read it
-            return
-        self.gpu.allocated -= self.num_bytes
-        if not self.used <= self.owner.clock | self.gpu.host.clock:
-            self.gpu.fault("was given back while another stream may use it", self.place)
-
-
-def place() -> str:
-    """The line of the project that is running, that of a product before that of a test."""
-    frame, test = sys._getframe(1), ""
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_ROOT) and path != Path(__file__):
-            line = f"{path.relative_to(_ROOT)}:{frame.f_lineno}"
-            if line.startswith(("pipeline/", "trainer/")):
-                return line
-            test = test or line
-        frame = frame.f_back
-    return test
-
-
-# --- The machine
-
-
-class Gpu:
-    """The pretended GPU's state, and all that was found."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.waits: list[tuple[str, str]] = []
-        """What the host waited for, and where."""
-        self.started: Counter[Stream] = Counter()
-        """The operations of each stream."""
-        self.host = Stream(self)
-        self.default = self.stream = Stream(self)
-        self.seconds = 0.0
-        self.random = torch.Generator().get_state()
-        self.allocated, self.peak, self.capacity = 0, 0, TOTAL_BYTES
-        self.sync_debug = "default"
-
-    def fault(self, text: str, where: str = "") -> None:
-        """Note what would go wrong."""
-        self.faults.append(f"{where or place()}: memory {text}")
-
-    def wait(self, kind: str, *, warns: bool = True) -> None:
-        """Note that the host waits; `warns`: torch knows, and says so in its sync debug mode."""
-        self.waits.append((kind, place()))
-        if warns and self.sync_debug == "error":
-            raise RuntimeError("called a synchronizing CUDA operation")
-        if warns and self.sync_debug == "warn":
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
-
-    def await_clock(self, clock: Counter, kind: str, *, warns: bool = False) -> None:
-        """The host waits until a clock's operations have ended."""
-        self.wait(kind, warns=warns)
-        self.host.clock |= clock
-
-    def hold(self, storage: torch.UntypedStorage, *, on_gpu: bool) -> None:
-        """Take account of new memory."""
-        num_bytes = storage.nbytes()
-        if on_gpu:
-            if self.allocated + num_bytes > self.capacity:
-                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to get {num_bytes} bytes")
-            self.allocated += num_bytes
-            self.peak = max(self.peak, self.allocated)
-        owner = self.stream if on_gpu else self.host
-        storage.memory = Memory(self, owner, num_bytes, on_gpu)
-
-    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same tensor, whose memory counts as pinned."""
-        if memory_of(tensor) is None:
-            self.hold(tensor.untyped_storage(), on_gpu=False)
-        return tensor
-
-    def to_gpu(self, tensor: torch.Tensor, *, non_blocking: bool) -> CudaTensor:
-        """A copy of a tensor of the CPU."""
-        found = wrapped(self, tensor.detach().clone(memory_format=torch.preserve_format))
-        self.move(tensor, found, non_blocking=non_blocking)
-        return found
-
-    def to_cpu(self, tensor: CudaTensor, *, non_blocking: bool) -> torch.Tensor:
-        """A copy on the CPU, pinned where nobody waits for it, as torch does."""
-        assert not (tensor.requires_grad and torch.is_grad_enabled()), "no gradient comes back"
-        found = tensor.inner.detach().clone(memory_format=torch.preserve_format)
-        self.move(tensor, self.pinned(found) if non_blocking else found, non_blocking=non_blocking)
-        return found
-
-    def move(self, source: torch.Tensor, target: torch.Tensor, *, non_blocking: bool) -> None:
-        """Order a copy between host and GPU on the current stream, and whether the host waits."""
-        now, ends = self.stream.tick(), (source, target)
-        for tensor in ends:
-            if memory := memory_of(tensor):
-                memory.touch(self.stream, now, writes=tensor is target)
-        on_host = next(tensor for tensor in ends if not isinstance(tensor, CudaTensor))
-        if not non_blocking:
-            self.await_clock(self.stream.clock, "copy", warns=True)
-        elif memory_of(on_host) is None and on_host.numel():
-            self.await_clock(self.stream.clock, "pageable copy")
-
-    @contextmanager
-    def on_stream(self, stream: Stream | None) -> Iterator[None]:
-        """As `torch.cuda.stream`."""
-        before, self.stream = self.stream, stream or self.stream
-        try:
-            yield
-        finally:
-            self.stream = before
-
-    def sleep(self, cycles: int) -> None:
-        """As `torch.cuda._sleep`, without the time."""
-        self.seconds += cycles / CYCLES
-
-
-# --- Tensors and operations
+# --- Tensors
 
 
 class CudaTensor(torch.Tensor):
@@ -285,7 +72,7 @@ class CudaTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, gpu: Gpu, inner: torch.Tensor) -> CudaTensor:
-        """A view of `inner`."""
+        """Over the same memory as `inner`."""
         return torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device="cpu",
@@ -301,7 +88,7 @@ class CudaTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        """An operation outside the modes, as of a finalizer."""
+        """An operation outside the modes, as of another thread."""
         gpu = next(x.gpu for x in _tensors((args, kwargs)) if isinstance(x, CudaTensor))
         return _launched(gpu, func, args, kwargs or {})
 
@@ -330,6 +117,13 @@ def wrapped(gpu: Gpu, inner: torch.Tensor) -> CudaTensor:
     return CudaTensor(gpu, inner)
 
 
+def pinned(gpu: Gpu, tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, whose memory counts as pinned."""
+    if memory_of(tensor) is None:
+        gpu.hold(tensor.untyped_storage(), on_gpu=False)
+    return tensor
+
+
 def memory_of(tensor: torch.Tensor) -> Memory | None:
     """Of a tensor on the GPU or in pinned memory; None: pageable."""
     inner = tensor.inner if isinstance(tensor, CudaTensor) else tensor
@@ -337,7 +131,7 @@ def memory_of(tensor: torch.Tensor) -> Memory | None:
 
 
 def is_gpu(device: object) -> bool:
-    """Whether a device is the GPU."""
+    """Whether a device is a GPU."""
     return device is not None and torch.device(device).type == "cuda"
 
 
@@ -352,8 +146,63 @@ def _tensors(value: object) -> list[torch.Tensor]:
     return [tensor for part in value for tensor in _tensors(part)]
 
 
+# --- Copies between host and GPU
+
+
+def _copied(gpu: Gpu, own: torch.Tensor, *, non_blocking: bool) -> torch.Tensor:
+    """A tensor of the CPU on the GPU, or the other way round."""
+    assert not (own.requires_grad and torch.is_grad_enabled()), "a gradient does not come back"
+    there = isinstance(own, CudaTensor)
+    with torch._C._DisableTorchDispatch():  # the host itself touches nothing
+        inner = own.inner if there else own
+        found = inner.detach().clone(memory_format=torch.preserve_format)
+    if not there:
+        found = wrapped(gpu, found)
+    elif non_blocking:  # as torch does
+        found = pinned(gpu, found)
+    _move(gpu, own, found, non_blocking=non_blocking)
+    return found
+
+
+def _move(gpu: Gpu, source: torch.Tensor, target: torch.Tensor, *, non_blocking: bool) -> None:
+    """Order a copy on the current stream; whether the host waits for it."""
+    _touch(gpu.stream, (source, target), {id(target)})
+    on_host = target if isinstance(source, CudaTensor) else source
+    if not non_blocking:
+        gpu.wait(gpu.stream.clock, "copy")
+    elif memory_of(on_host) is None and on_host.numel():
+        gpu.wait(gpu.stream.clock, "pageable copy", told=False)
+
+
+# --- Operations
+
+
+def _launched(gpu: Gpu, func, args, kwargs):
+    """An operation with tensors of the GPU among its arguments, or for its result."""
+    tensors = _tensors((args, kwargs))
+    there = [x for x in tensors if isinstance(x, CudaTensor)]
+    here = [x for x in tensors if not isinstance(x, CudaTensor)]
+    if func is _aten.copy_.default and here:
+        _move(gpu, args[1], args[0], non_blocking=len(args) > 2 and args[2])
+    else:
+        _check_devices(gpu, func, args, here)
+        _touch(gpu.stream, there, _written(func, args, kwargs))
+    if func in _WAITING or (func in _INDEXING and _by_mask(args[1])):
+        gpu.wait(gpu.stream.clock, str(func))
+    if "device" in kwargs:
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    given = tree_map(lambda x: x.inner if isinstance(x, CudaTensor) else x, (args, kwargs))
+    with _random_numbers(gpu, func):
+        out = _computed(func, *given)
+    # An argument that is written is itself the result.
+    known = {id(x.inner): x for x in there} | {id(x): x for x in here}
+    return tree_map(lambda x: known.get(id(x)) if id(x) in known else _result(gpu, x, there), out)
+
+
 def _written(func, args, kwargs) -> set[int]:
     """The ids of the tensors that an operation writes, by its schema."""
+    if func.namespace == "c10d":
+        return {id(tensor) for tensor in _tensors(args)}
     found: list[torch.Tensor] = []
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -369,33 +218,22 @@ def _touch(stream: Stream, tensors: Iterable[torch.Tensor], written: set[int]) -
             memory.touch(stream, now, writes=id(tensor) in written)
 
 
-def _launched(gpu: Gpu, func, args, kwargs):
-    """An operation with tensors of the GPU among its arguments, or for its result."""
-    tensors = _tensors((args, kwargs))
-    written = _written(func, args, kwargs)
-    there = [x for x in tensors if isinstance(x, CudaTensor)]
-    if func is _aten.copy_.default and len(there) == 1:
-        gpu.move(
-            args[1], args[0], non_blocking=bool(kwargs.get("non_blocking", args[2:] == (True,)))
+def _check_devices(gpu: Gpu, func, args, here: list[torch.Tensor]) -> None:
+    """Only numbers and indices may lie on the CPU; the indices are copied, and waited for."""
+    indices = set()
+    if func in _INDEXING and isinstance(args[0], CudaTensor):
+        indices = {id(x) for x in args[1] if x is not None and not isinstance(x, CudaTensor)}
+        if indices:
+            gpu.wait(gpu.stream.clock, "index on the CPU")
+    if any(x.ndim and id(x) not in indices for x in here):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices,"
+            f" {CUDA} and cpu! ({func})"
         )
-    else:
-        _same_device(gpu, func, args, [x for x in tensors if not isinstance(x, CudaTensor)])
-        _touch(gpu.stream, there, written)
-    if func in _WAITING or (func in _INDEXING and _by_mask(args[1])):
-        gpu.await_clock(gpu.stream.clock, str(func), warns=True)
-    if "device" in kwargs:
-        kwargs = kwargs | {"device": torch.device("cpu")}
-    known = {id(x.inner): x for x in there}
-    inner_args, inner_kwargs = tree_map(
-        lambda x: x.inner if isinstance(x, CudaTensor) else x, (args, kwargs)
-    )
-    with _random_numbers(gpu, func):
-        out = _computed(func, inner_args, inner_kwargs)
-    if func is _aten.copy_.default and not isinstance(args[0], CudaTensor):
-        return out
-    return tree_map(
-        lambda x: known.get(id(x), x) if id(x) in known else _result(gpu, x, there), out
-    )
+
+
+def _by_mask(indices) -> bool:
+    return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
 def _computed(func, args, kwargs):
@@ -415,24 +253,6 @@ def _result(gpu: Gpu, value: object, inputs: list[CudaTensor]) -> object:
     if all(memory is not memory_of(x) for x in inputs):
         memory.touch(gpu.stream, gpu.stream.clock[gpu.stream], writes=True)
     return found
-
-
-def _same_device(gpu: Gpu, func, args, here: list[torch.Tensor]) -> None:
-    """Only numbers, and indices, may lie on the CPU; indices are copied, and waited for."""
-    indices = set()
-    if func in _INDEXING and isinstance(args[0], CudaTensor):
-        indices = {id(x) for x in args[1] if x is not None and not isinstance(x, CudaTensor)}
-        if indices:
-            gpu.await_clock(gpu.stream.clock, "index on the CPU", warns=True)
-    if any(x.ndim and id(x) not in indices for x in here):
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices,"
-            f" cuda:0 and cpu! ({func})"
-        )
-
-
-def _by_mask(indices) -> bool:
-    return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
 @contextmanager
@@ -455,16 +275,65 @@ class _Kernels(TorchDispatchMode):
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__()
-        self.gpu = gpu
+        self.gpu, self.of_ddp = gpu, False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         tensors = _tensors((args, kwargs))
+        if self.of_ddp and _makes_bucket(func, kwargs):
+            kwargs = kwargs | {"device": CUDA}
+        if func.namespace == "c10d" and not self.of_ddp:
+            _check_group(args, tensors)
         if is_gpu(kwargs.get("device")) or any(isinstance(x, CudaTensor) for x in tensors):
             return _launched(self.gpu, func, args, kwargs)
-        if pinned := [x for x in tensors if (memory := memory_of(x)) and not memory.on_gpu]:
-            _touch(self.gpu.host, pinned, _written(func, args, kwargs))
+        if on_host := [x for x in tensors if (memory := memory_of(x)) and not memory.on_gpu]:
+            _touch(self.gpu.host, on_host, _written(func, args, kwargs))
         return func(*args, **kwargs)
+
+
+# --- Ranks, over gloo
+
+
+def _check_group(args, tensors: list[torch.Tensor]) -> None:
+    """The first group of all ranks is NCCL's, for the GPU alone; others are gloo's."""
+    (group,) = (
+        dist.ProcessGroup.unbox(x)
+        for x in args
+        if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type())
+    )
+    kind = "cuda" if group.group_name == dist.group.WORLD.group_name else "cpu"
+    for tensor in tensors:
+        if tensor.device.type != kind:
+            raise RuntimeError(f"No backend type associated with device type {tensor.device.type}")
+
+
+def _makes_bucket(func, kwargs) -> bool:
+    return func is _aten.empty.memory_format and kwargs["dtype"].is_floating_point
+
+
+def _of_ddp(kernels: _Kernels) -> dict[object, dict[str, object]]:
+    """Functions in whose C++ DDP makes its buckets, which are on the GPU, and greets the others."""
+
+    def marked(work: Callable) -> Callable:
+        def run(*args, **kwargs):
+            kernels.of_ddp = True
+            try:
+                return work(*args, **kwargs)
+            finally:
+                kernels.of_ddp = False
+
+        return run
+
+    start = dist.init_process_group
+    return {
+        dist: {
+            "init_process_group": lambda backend, **how: start("gloo", **how),
+            "_verify_params_across_processes": marked(dist._verify_params_across_processes),
+        },
+        dist.Reducer: {
+            name: marked(getattr(dist.Reducer, name)) for name in ("__init__", "_rebuild_buckets")
+        },
+    }
 
 
 # --- Torch's functions
@@ -481,48 +350,43 @@ class _Calls(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in _MOVING:
             return _MOVING[func](self.gpu, *args, **kwargs)
-        pin = kwargs.pop("pin_memory", False)
-        device = kwargs.get("device")
+        pin, device = kwargs.pop("pin_memory", False), kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and is_gpu(device):
-            found = func(*args, **kwargs | {"device": "cpu"})
-            return self.gpu.to_gpu(found, non_blocking=False)
+            return _to(self.gpu, func(*args, **kwargs | {"device": "cpu"}), device)
         if is_gpu(device):
             kwargs["device"] = CUDA
         found = func(*args, **kwargs)
-        return self.gpu.pinned(found) if pin else found
+        return pinned(self.gpu, found) if pin else found
 
 
 def _to(gpu: Gpu, own: torch.Tensor, *args, copy: bool = False, **kwargs) -> torch.Tensor:
     if args and isinstance(args[0], torch.Tensor):
         args = (args[0].device, args[0].dtype, *args[1:])
     device, dtype, non_blocking, form = torch._C._nn._parse_to(*args, **kwargs)
-    there, dtype = isinstance(own, CudaTensor), dtype or own.dtype
-    found, form = own, form or torch.preserve_format
-    if device is not None and is_gpu(device) != there:
-        copied = gpu.to_cpu if there else gpu.to_gpu
-        found, copy = copied(own, non_blocking=non_blocking), False
-    if dtype == found.dtype and form is torch.preserve_format and not copy:
-        return found
-    return torch.Tensor.to(found, dtype=dtype, copy=copy, memory_format=form)
+    if device is not None and is_gpu(device) != isinstance(own, CudaTensor):
+        own, copy = _copied(gpu, own, non_blocking=non_blocking), False
+    dtype, form = dtype or own.dtype, form or torch.preserve_format
+    if dtype == own.dtype and form is torch.preserve_format and not copy:
+        return own
+    return torch.Tensor.to(own, dtype=dtype, copy=copy, memory_format=form)
 
 
 def _numpy(gpu: Gpu, own: torch.Tensor, *args, **kwargs):
     if isinstance(own, CudaTensor):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy")
-    if memory := memory_of(own):
-        memory.touch(gpu.host, gpu.host.tick(), writes=False)
+        raise TypeError(f"can't convert {CUDA} device type tensor to numpy")
+    _touch(gpu.host, [own], set())
     return torch.Tensor.numpy(own, *args, **kwargs)
 
 
 def _new_tensor(gpu: Gpu, own: torch.Tensor, data, *, dtype=None, **kwargs) -> torch.Tensor:
     if not isinstance(own, CudaTensor):
         return own.new_tensor(data, dtype=dtype, **kwargs)
-    return gpu.to_gpu(torch.tensor(data, dtype=dtype or own.dtype), non_blocking=False)
+    return _to(gpu, torch.tensor(data, dtype=dtype or own.dtype), CUDA)
 
 
 _MOVING = {
     torch.Tensor.to: _to,
-    torch.Tensor.cuda: lambda gpu, own, device=CUDA, **how: _to(gpu, own, device or CUDA, **how),
+    torch.Tensor.cuda: lambda gpu, own, device=None, **how: _to(gpu, own, device or CUDA, **how),
     torch.Tensor.cpu: lambda gpu, own, **_: _to(gpu, own, "cpu"),
     torch.Tensor.numpy: _numpy,
     torch.Tensor.tolist: lambda gpu, own: _numpy(gpu, _to(gpu, own.detach(), "cpu")).tolist(),
@@ -530,11 +394,56 @@ _MOVING = {
 }
 
 
+class _CpusAutocast(torch.autocast):
+    """CUDA's casts by the CPU's list of operations, for to C++ these tensors are the CPU's."""
+
+    def __init__(self, device_type: str, *args, **kwargs) -> None:
+        super().__init__("cpu", *args, **kwargs)
+
+
+_grouped = torch._C._group_tensors_by_device_and_dtype
+
+
+def _grouped_by_device(tensors, with_indices: bool = False) -> dict:
+    """Of optimizers and the norm's clipping: by the device that Python sees, not C++."""
+    groups = _grouped(tensors, with_indices).items()
+    return {(group[0][0][0].device, kind): group for (_, kind), group in groups}
+
+
+def _of_torch(gpu: Gpu) -> dict[object, dict[str, object]]:
+    """What else must know of the GPU."""
+
+    def is_pinned(own: torch.Tensor, device: object = None) -> bool:
+        return not own.is_cuda and memory_of(own) is not None
+
+    def pin_memory(own: torch.Tensor, device: object = None) -> torch.Tensor:
+        return own if is_pinned(own) else pinned(gpu, own.clone())
+
+    return {
+        # Not among `_MOVING`: loaders pin in a thread, which has no modes.
+        torch.Tensor: {"is_pinned": is_pinned, "pin_memory": pin_memory},
+        torch.accelerator: {
+            "current_accelerator": lambda check_available=False: CUDA,
+            "current_device_index": lambda: CUDA.index,
+            "current_stream": lambda device=None: gpu.stream,
+            "is_available": lambda: True,
+            "set_device_index": lambda device: None,
+        },
+        torch._C: {
+            "_InferenceMode": lambda mode: torch.no_grad() if mode else nullcontext(),
+            "_group_tensors_by_device_and_dtype": _grouped_by_device,
+        },
+        torch: {
+            "autocast": _CpusAutocast,
+            # `Module.to` would put new numbers into the old parameter, which stays the CPU's.
+            "_has_compatible_shallow_copy_type": lambda own, other: own.is_cuda == other.is_cuda,
+        },
+        torch.cuda.nccl: {"version": lambda: (2, 0, 0)},
+    }
+
+
 def _of_cuda(gpu: Gpu) -> dict[str, object]:
     """`torch.cuda`'s functions, as the project calls them."""
-
-    def set_memory(fraction: float, device: object = None) -> None:
-        gpu.capacity = int(fraction * TOTAL_BYTES)
 
     def set_random(state: torch.Tensor, device: object = None) -> None:
         gpu.random = state.clone()
@@ -542,16 +451,19 @@ def _of_cuda(gpu: Gpu) -> dict[str, object]:
     def seed(number: int) -> None:
         gpu.random = torch.Generator().manual_seed(number).get_state()
 
+    def set_memory(fraction: float, device: object = None) -> None:
+        gpu.capacity = int(fraction * TOTAL_BYTES)
+
     facts = SimpleNamespace(uuid="pretended", name="Pretended GPU", total_memory=TOTAL_BYTES)
     return {
         "_lazy_init": lambda: None,
         "_sleep": gpu.sleep,
         "Event": lambda enable_timing=False: Event(gpu, enable_timing),
         "Stream": lambda device=None: Stream(gpu),
-        "current_device": lambda: 0,
+        "current_device": lambda: CUDA.index,
         "current_stream": lambda device=None: gpu.stream,
         "default_stream": lambda device=None: gpu.default,
-        "device_count": lambda: 1,
+        "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         "empty_cache": lambda: None,
         "get_device_capability": lambda device=None: (9, 0),
         "get_device_name": lambda device=None: facts.name,
@@ -568,64 +480,33 @@ def _of_cuda(gpu: Gpu) -> dict[str, object]:
         "set_rng_state": set_random,
         "set_sync_debug_mode": lambda mode: setattr(gpu, "sync_debug", mode),
         "stream": gpu.on_stream,
-        "synchronize": lambda device=None: gpu.await_clock(gpu.started, "synchronize"),
+        "synchronize": lambda device=None: gpu.wait(gpu.started, "synchronize", told=False),
         "utilization": lambda device=None: 50,
     }
-
-
-class _CpusAutocast(torch.autocast):
-    """CUDA's casts by the CPU's list of operations, for to C++ these tensors are the CPU's."""
-
-    def __init__(self, device_type: str, *args, **kwargs) -> None:
-        super().__init__("cpu", *args, **kwargs)
-
-
-_grouped = torch._C._group_tensors_by_device_and_dtype
-
-
-def _grouped_by_device(tensors, with_indices: bool = False) -> dict:
-    """Of optimizers and the norm's clipping: the device that Python sees, not C++."""
-    groups = _grouped(tensors, with_indices).items()
-    return {(group[0][0][0].device, kind): group for (_, kind), group in groups}
-
-
-def _same_type(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.is_cuda == other.is_cuda
 
 
 @contextmanager
 def pretended() -> Iterator[Gpu]:
     """A GPU inside the block; torch is itself again behind it."""
     gpu = Gpu()
-
-    def is_pinned(own, device=None):
-        return not own.is_cuda and memory_of(own) is not None
-
-    def pin(own, device=None):
-        return own if is_pinned(own) else gpu.pinned(own.clone())
-
-    changes = {
-        torch.cuda: _of_cuda(gpu),
-        torch.cuda.nccl: {"version": lambda: (2, 0, 0)},
-        # Patched, and not among `_MOVING`: loaders pin in a thread, which has no modes.
-        torch.Tensor: {"is_pinned": is_pinned, "pin_memory": pin},
-        torch.accelerator: {
-            "is_available": lambda: True,
-            "current_accelerator": lambda check_available=False: CUDA,
-            "current_device_index": lambda: 0,
-            "current_stream": lambda device=None: gpu.stream,
-            "set_device_index": lambda device: None,
-        },
-        # `Module.to` would put the new numbers into the old parameter, which stays one of the CPU.
-        torch._C: {
-            "_InferenceMode": lambda mode: torch.no_grad() if mode else nullcontext(),
-            "_group_tensors_by_device_and_dtype": _grouped_by_device,
-        },
-        torch: {"autocast": _CpusAutocast, "_has_compatible_shallow_copy_type": _same_type},
-    }
+    kernels = _Kernels(gpu)
+    changes = {torch.cuda: _of_cuda(gpu)} | _of_torch(gpu) | _of_ddp(kernels)
     with pytest.MonkeyPatch.context() as patch:
         for owner, values in changes.items():
             for name, value in values.items():
                 patch.setattr(owner, name, value)
-        with _Calls(gpu), _Kernels(gpu):
+        with _Calls(gpu), kernels:
             yield gpu
+
+
+def main(module: str) -> None:
+    """Run a module on a pretended GPU; its end is a failure where something was found."""
+    with pretended() as gpu:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if gpu.faults:
+        sys.exit("\n".join(gpu.faults))
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    main(sys.argv[0])

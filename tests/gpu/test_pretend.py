@@ -1,16 +1,18 @@
-"""The pretended GPU finds what it says it finds: each kind of mistake, planted, once in the small
-and, where the project has a place for it, in the project's own code.
+"""The pretended GPU finds what it says it finds: each kind of mistake, planted.
+
+In the small, and in the project's own code where that has a place for it.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pipeline.encoders.batches import _Feeder
+from tests.gpu.clocks import Gpu, Stream
 from tests.gpu.conftest import REAL
-from tests.gpu.pretend import CudaTensor, Gpu, Stream, pretended
-from tests.gpu.test_gpu import loss_and_gradients
+from tests.gpu.pretend import CudaTensor, pretended
 from tests.synthetic_bags import make_results, step_data
 from trainer import loss, loss_plan, tiles
 from trainer.loading import prefetched
@@ -41,13 +43,10 @@ def kinds(gpu: Gpu) -> list[str]:
 
 def test_two_devices_in_one_operation_are_refused_but_for_numbers():
     there, here = torch.ones(2, device="cuda"), torch.ones(2)
-    for work in (
-        lambda: there + here,
-        lambda: here.add_(there),
-        lambda: torch.stack([there, here]),
-    ):
-        with pytest.raises(RuntimeError):
-            work()
+    for work in (torch.add, torch.Tensor.add_, lambda *both: torch.stack(both)):
+        for both in ((there, here), (here, there)):
+            with pytest.raises(RuntimeError, match="same device"):
+                work(*both)
     with pytest.raises(RuntimeError, match="same device"):
         here[torch.zeros(1, dtype=torch.int64, device="cuda")]
     with pytest.raises(TypeError, match="numpy"):
@@ -114,7 +113,7 @@ def test_memory_is_used_by_a_stream_that_waited_for_its_writer(gpu, way):
 def test_memory_is_written_when_its_readers_have_ended(gpu, waits):
     side, rows = torch.cuda.Stream(), torch.ones(2, device="cuda")
     side.wait_stream(torch.cuda.current_stream())
-    on(side, lambda: rows + 1)
+    on(side, rows.exp)
     rows.record_stream(side)
     if waits:
         torch.cuda.current_stream().wait_stream(side)
@@ -126,7 +125,7 @@ def test_memory_is_written_when_its_readers_have_ended(gpu, waits):
 def test_memory_is_given_back_when_no_other_stream_uses_it(gpu, way):
     side, rows = torch.cuda.Stream(), torch.ones(2, device="cuda")
     side.wait_stream(torch.cuda.current_stream())
-    on(side, lambda: rows[1:] + 1)  # noqa: F821 - gone only below
+    on(side, rows[1:].exp)
     if way == "recorded":
         rows.record_stream(side)
     if way == "waited for":
@@ -277,13 +276,20 @@ def test_a_window_written_into_a_buffer_on_its_way_is_found(gpu):
     assert "written without waiting" in found(gpu)
 
 
+def small_loss() -> None:
+    clips, captions = torch.eye(3).to("cuda"), torch.eye(6, 3).to("cuda")
+    loss.mil_nce_loss(
+        clips.requires_grad_(), captions, torch.arange(6).view(3, 2), temperature=0.5, largest=2.1
+    ).backward()
+
+
 def test_an_index_left_on_the_cpu_is_found(gpu, monkeypatch):
-    loss_and_gradients(torch.float32, "cuda", largest=5.1)
-    kinds(gpu)
+    small_loss()
+    assert kinds(gpu) == ["copy"] * 2
     for module in (tiles, loss_plan):
         monkeypatch.setattr(module, "on_device", lambda values, device: torch.as_tensor(values))
     with pytest.raises(RuntimeError, match="same device"):
-        loss_and_gradients(torch.float32, "cuda", largest=5.1)
+        small_loss()
     assert "index on the CPU" in kinds(gpu)
 
 
@@ -295,5 +301,23 @@ def test_a_look_at_a_number_in_the_loss_is_found(gpu, monkeypatch):
         return of_bags(values_P, plan)
 
     monkeypatch.setattr(loss, "_of_bags", looking)
-    loss_and_gradients(torch.float32, "cuda", largest=5.1)
-    assert "aten._local_scalar_dense.default" in kinds(gpu)
+    small_loss()
+    assert kinds(gpu) == ["copy"] * 2 + ["aten._local_scalar_dense.default"]
+
+
+# --- Between ranks
+
+
+def test_the_gpu_s_tensors_go_over_nccl_and_the_cpu_s_over_gloo(tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+    gloo, there, here = dist.new_group(backend="gloo"), torch.ones(2, device="cuda"), torch.ones(2)
+    try:
+        dist.all_reduce(there)
+        dist.all_reduce(here, group=gloo)
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+            dist.all_reduce(here)
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cuda"):
+            dist.all_reduce(there, group=gloo)
+    finally:
+        dist.destroy_process_group()
