@@ -75,7 +75,7 @@ def spread(world: World, clips_BD: torch.Tensor, captions_ND: torch.Tensor) -> d
     sums = []
     for rows in (clips_BD, captions_ND):
         unit = torch.nn.functional.normalize(rows.double(), dim=1)
-        sums += [unit.sum(dim=0), unit.new_tensor([len(rows)])]
+        sums += [unit.sum(dim=0), unit.new_full((1,), len(rows))]
     width = clips_BD.shape[1]
     clips, num_clips, captions, num_captions = world.sum(torch.cat(sums)).split(
         [width, 1, width, 1]

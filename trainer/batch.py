@@ -23,6 +23,7 @@ from pipeline.formats.shard import read_features
 from trainer.bag_index import BagIndex, ClipFacts
 from trainer.model import CaptionWords, caption_words
 from trainer.negatives import CaptionKeys, ClipKeys
+from trainer.tiles import on_device
 
 OPEN_SHARDS = 64
 
@@ -70,9 +71,9 @@ class Batch:
         """The same batch with what the towers need on `device`."""
         return replace(
             self,
-            features_BTF=self.features_BTF.to(device, non_blocking=True),
-            mask_BT=self.mask_BT.to(device, non_blocking=True),
-            words=CaptionWords(*(part.to(device, non_blocking=True) for part in self.words)),
+            features_BTF=on_device(self.features_BTF, device),
+            mask_BT=on_device(self.mask_BT, device),
+            words=CaptionWords(*(on_device(part, device) for part in self.words)),
         )
 
     def pin_memory(self) -> Batch:

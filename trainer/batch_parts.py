@@ -13,6 +13,7 @@ import torch
 from trainer.batch import Batch, first_appearance
 from trainer.gradient_cache import Range
 from trainer.model import CaptionWords
+from trainer.tiles import on_device
 
 TowerInput = tuple[torch.Tensor, torch.Tensor, CaptionWords]
 
@@ -24,9 +25,9 @@ def tower_input(batch: Batch, part: Range | None, device: torch.device) -> Tower
         features_BTF, mask_BT = features_BTF[part.clips], mask_BT[part.clips]
         words = some_captions(words, np.arange(part.captions.start, part.captions.stop))
     return (
-        features_BTF.to(device, non_blocking=True),
-        mask_BT.to(device, non_blocking=True),
-        CaptionWords(*(value.to(device, non_blocking=True) for value in words)),
+        on_device(features_BTF, device),
+        on_device(mask_BT, device),
+        CaptionWords(*(on_device(value, device) for value in words)),
     )
 
 

@@ -35,6 +35,11 @@ def choose_workers(asked: int | str, world: World) -> int:
             logger.info("run.train.workers auto: %d on %d cores for %d ranks", found, cores, ranks)
         return found
     assert isinstance(asked, int)
+    if world.first and not asked and world.device.type == "cuda":
+        logger.warning(
+            "run.train.workers is 0: the GPU waits while a batch is loaded, and only its copy is"
+            " hidden; set it to auto"
+        )
     if world.first and asked and ranks * (asked + computing) > cores:
         logger.warning(
             "%d ranks × (%d loader processes + %d threads) are more than the %d cores that they may"

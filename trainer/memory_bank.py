@@ -22,6 +22,7 @@ from trainer.distributed import World
 from trainer.loss_plan import Past
 from trainer.negatives import matches
 from trainer.settings import TrainSettings
+from trainer.tiles import on_device
 
 CLIPS, CAPTIONS = 0, 1
 
@@ -53,7 +54,7 @@ class Queue:
         kept = slice(max(0, len(rows_XD) - self.size), None)
         rows_XD, video_X, hash_XA = rows_XD[kept], video_X[kept], hash_XA[kept]
         places = (self.next + np.arange(len(rows_XD))) % max(self.size, 1)
-        on_bank = torch.from_numpy(places).to(self.embedding_MD.device)
+        on_bank = on_device(places, self.embedding_MD.device)
         self.embedding_MD[on_bank] = rows_XD.to(self.embedding_MD)
         self.video_M[places], self.hash_MA[places] = video_X, hash_XA
         self.next = int((self.next + len(rows_XD)) % max(self.size, 1))
@@ -108,14 +109,15 @@ class MemoryBank:
         if not self.clips.filled and not self.captions.filled:
             return None
         clip_keys_B, caption_keys_N = batch.clip_keys_B3[:, 0], batch.caption_keys_N4
-        chosen = self._chosen(CAPTIONS, self.captions, step, clips_BD)
+        of_captions, of_clips = self._hardness(clips_BD, captions_ND)
+        chosen = self._chosen(CAPTIONS, self.captions, step, of_captions)
         past_captions = self._rows(self.captions, chosen)
         excluded_captions_E2 = _excluded(
             (clip_keys_B.numpy(), _bag_hashes(batch)),
             (self.captions.video_M[chosen], self.captions.hash_MA[chosen]),
             same_text=self.settings.exclude_same_text,
         )
-        chosen = self._chosen(CLIPS, self.clips, step, captions_ND)
+        chosen = self._chosen(CLIPS, self.clips, step, of_clips)
         excluded_clips_E2 = _excluded(
             (caption_keys_N[:, 0].numpy(), caption_keys_N[:, 3:].numpy()),
             (self.clips.video_M[chosen], self.clips.hash_MA[chosen]),
@@ -148,7 +150,7 @@ class MemoryBank:
             keys = gather(torch.from_numpy(keys), of_ranks).numpy()
             queue.push(gather(rows_XD, of_ranks), keys[:, 0], keys[:, 1:])
 
-    def _chosen(self, kind: int, queue: Queue, step: int, rows_XD: torch.Tensor) -> np.ndarray:
+    def _chosen(self, kind: int, queue: Queue, step: int, hardness_M: np.ndarray) -> np.ndarray:
         """The entries that a step uses, the same on all ranks: [up to K] int64, ascending."""
         every, wanted = np.arange(queue.filled), self.settings.bank_drawn
         if self.settings.bank_draw == "all" or len(every) <= wanted:
@@ -156,23 +158,24 @@ class MemoryBank:
         if self.settings.bank_draw == "random":
             random = np.random.default_rng((self.settings.seed, step, kind, 0xBA9C))
             return np.sort(random.choice(len(every), wanted, replace=False))
-        hardness_M = self._hardness(queue, rows_XD.detach())
         return np.sort(np.argsort(-hardness_M, kind="stable")[:wanted])
 
-    def _hardness(self, queue: Queue, rows_XD: torch.Tensor) -> np.ndarray:
-        """Each entry's largest similarity to a row of any rank: [filled]."""
-        best_M = rows_XD.new_full((queue.filled,), -torch.inf)
-        if len(rows_XD):
-            for start in range(0, queue.filled, 4096):
-                part = slice(start, min(start + 4096, queue.filled))
-                entries = queue.embedding_MD[part].to(rows_XD)
-                best_M[part] = (entries @ rows_XD.T).amax(dim=1)
-        return self.world.largest(best_M).cpu().numpy()
+    def _hardness(self, clips_BD: torch.Tensor, captions_ND: torch.Tensor) -> list[np.ndarray]:
+        """Each past caption's and clip's largest similarity to a row of any rank: [filled] each.
+
+        Both in one exchange and one wait for a GPU; empty where nobody asks.
+        """
+        sides = ((self.captions, clips_BD), (self.clips, captions_ND))
+        full = any(queue.filled > self.settings.bank_drawn for queue, _ in sides)
+        if self.settings.bank_draw != "hardest" or not full:
+            return [np.zeros(0), np.zeros(0)]
+        best = torch.cat([_nearest(queue, rows.detach()) for queue, rows in sides])
+        return np.split(self.world.largest(best).cpu().numpy(), [self.captions.filled])
 
     def _rows(self, queue: Queue, chosen: np.ndarray) -> torch.Tensor:
         if not len(chosen):
             return self._no_rows
-        places = torch.from_numpy(chosen).to(queue.embedding_MD.device)
+        places = on_device(chosen, queue.embedding_MD.device)
         # index_select copies, so a later push does not change what a backward pass still needs.
         # Into pinned memory, for a copy from any other waits for the GPU; torch does not give that
         # memory away again before the copy has ended.
@@ -189,6 +192,17 @@ class MemoryBank:
         """From `state`'s values."""
         self.clips.restore(state["clips"])
         self.captions.restore(state["captions"])
+
+
+def _nearest(queue: Queue, rows_XD: torch.Tensor) -> torch.Tensor:
+    """Each entry's largest similarity to a row: [filled]."""
+    best_M = rows_XD.new_full((queue.filled,), -torch.inf)
+    if len(rows_XD):
+        for start in range(0, queue.filled, 4096):
+            part = slice(start, min(start + 4096, queue.filled))
+            entries = queue.embedding_MD[part].to(rows_XD, non_blocking=True)
+            best_M[part] = (entries @ rows_XD.T).amax(dim=1)
+    return best_M
 
 
 def _bag_hashes(batch: Batch) -> np.ndarray:

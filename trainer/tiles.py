@@ -104,12 +104,12 @@ def make_block(
     return Block(shape, (height, width), pairs(*positives), pairs(*blocked))
 
 
-def on_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array on a device, without waiting for what a GPU still does."""
-    tensor = torch.from_numpy(values)
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+def on_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Values on a device, without waiting for what a GPU still does."""
+    tensor = torch.as_tensor(values)
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()  # a copy from any other memory waits
+    return tensor.to(device, non_blocking=True)
 
 
 def log_sums(rows_XD, columns_YD, block: Block, *, safe: bool, with_columns: bool = False):
