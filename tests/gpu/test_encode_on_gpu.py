@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -14,17 +15,16 @@ from pipeline.encoders.batches import WindowBatch
 from pipeline.encoders.interface import load_encoder
 from pipeline.encoders.machine import choose_device, machine_state
 from pipeline.formats.recipe import PRESETS
-from pipeline.nv12 import planes_of
+from pipeline.nv12 import Look, SquareMaker, planes_of
 from pipeline.nvdec import nvdec_fault
 from pipeline.pixels import Geometry
 from pipeline.video import VideoReader
 from pipeline.video_stream import best_stream, open_video
 from tests.examples import encode_settings
+from tests.gpu_frames import nv12_of
 from tests.videos import quadrants, set_display_matrix, steady, write_video
 
 pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("no GPU here", allow_module_level=True)
 
 SETTINGS = encode_settings()
 
@@ -34,7 +34,7 @@ def windows() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (11, 8, 64, 64, 3), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def device() -> str:
     return choose_device("cuda")
 
@@ -56,7 +56,7 @@ def served(encoder, windows: np.ndarray, size: int) -> np.ndarray:
 def test_features_are_those_of_the_cpu(windows, device, precision, cosine, with_cells):
     there = encoder_on(device, precision=precision, space_to_depth=with_cells)
     here = encoder_on("cpu", space_to_depth=with_cells)
-    batch = torch.from_numpy(windows[:4])
+    batch = torch.from_numpy(windows[:2])
     found, expected = there(batch).cpu(), here(batch)
     assert float(torch.cosine_similarity(found, expected).min()) > cosine
 
@@ -88,8 +88,19 @@ def test_the_state_names_the_peak_memory(device):
     assert "peak GPU memory" in machine_state(torch.device(device))
 
 
+@pytest.mark.parametrize("geometry", [Geometry(64), Geometry(64, (72, 97)), Geometry(96)])
+def test_squares_made_of_planes_on_the_gpu_are_those_of_the_cpu(plain_video, device, geometry):
+    with av.open(str(plain_video)) as container:
+        frame = next(container.decode(video=0))
+    planes = [torch.from_numpy(plane) for plane in nv12_of(frame)]
+    look = Look(frame.height, frame.width, int(frame.colorspace), False, None)
+    here = SquareMaker(geometry, "cpu").square(*planes, look).astype(int)
+    there = SquareMaker(geometry, device).square(*(plane.to(device) for plane in planes), look)
+    assert np.abs(here - there).max() <= 1
+
+
 @pytest.fixture
-def gpu(device) -> int:
+def gpu(real_gpu, device) -> int:
     """The number of a GPU that decodes."""
     number = torch.device(device).index or 0
     if fault := nvdec_fault(number):

@@ -1,4 +1,8 @@
-"""What only a GPU can show. `python -m tests.gpu.run` runs these and the loss's figures there."""
+"""The loss and the towers on a GPU, or on the pretended one where there is none.
+
+`tests/gpu/pretend.py` says what that shows and what not; `real_gpu` marks what needs a real one.
+`python -m tests.gpu.run` runs these and the loss's figures there.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ from trainer.train import main
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("exact_multiplications"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 
@@ -116,6 +119,7 @@ def test_sync_batch_norm_trains(tmp_path):
     main(results.train_arguments(backend="nccl"))
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_the_loss_needs_little_memory():
     v = functional.normalize(torch.randn(4096, 512, device="cuda"), dim=1).requires_grad_()
     t = functional.normalize(torch.randn(65536, 512, device="cuda"), dim=1).requires_grad_()

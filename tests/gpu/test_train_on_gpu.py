@@ -9,6 +9,7 @@ import copy
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -19,14 +20,18 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeline.formats.files import write_json
+from tests.gpu.conftest import REAL
 from tests.synthetic_bags import Results, make_results, step_data, train_settings
+from trainer import train as stage
 from trainer.batch import Batch, Fault
 from trainer.data import load_steps
 from trainer.distributed import World, parallel
+from trainer.guards import Header
 from trainer.loading import prefetched
 from trainer.memory_bank import MemoryBank
 from trainer.model import load_model
 from trainer.monitor import read_metrics
+from trainer.run import Run
 from trainer.stopwatch import Stopwatch
 from trainer.train import main
 from trainer.verdict import gpu_utilization
@@ -38,7 +43,6 @@ SECOND = 2_000_000_000
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("exact_multiplications"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
 
@@ -68,6 +72,7 @@ def test_a_fault_comes_after_the_batches_before_it(tmp_path):
     assert [type(one) for one in found] == [Batch, Fault]
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_a_step_waits_for_its_own_copy_and_not_for_the_next(tmp_path, monkeypatch):
     batch, to = step_data(make_results(tmp_path))[0].pin_memory(), Batch.to
 
@@ -88,6 +93,7 @@ def test_a_step_waits_for_its_own_copy_and_not_for_the_next(tmp_path, monkeypatc
     assert time.perf_counter() - began > 0.2
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_parts_are_the_gpus_time_and_add_up():
     torch.cuda._sleep(1)
     torch.cuda.synchronize()
@@ -104,6 +110,7 @@ def test_parts_are_the_gpus_time_and_add_up():
     assert sum(parts.values()) == pytest.approx(whole, rel=0.1)
 
 
+@pytest.mark.usefixtures("real_gpu")
 def test_the_gpu_says_how_busy_it_is_or_nothing():
     found = gpu_utilization(torch.device("cuda"))
     assert np.isnan(found) or 0 <= found <= 100
@@ -128,37 +135,67 @@ def test_a_bank_on_the_cpu_gives_its_rows_from_pinned_memory(monkeypatch):
     settings = train_settings(**BANK)
     bank = MemoryBank.of(settings, World.alone("cuda"), 3, on_cpu=True)
     bank.clips.embedding_MD.normal_()
-    pinned, to = [], torch.Tensor.to
+    pinned, select = [], torch.index_select
 
-    def watched(own: torch.Tensor, *where, **how) -> torch.Tensor:
-        pinned.append(own.is_pinned())
-        return to(own, *where, **how)
+    def watched(*arguments, out: torch.Tensor) -> torch.Tensor:
+        pinned.append(out.is_pinned())
+        return select(*arguments, out=out)
 
-    monkeypatch.setattr(torch.Tensor, "to", watched)
+    monkeypatch.setattr(torch, "index_select", watched)
     found = bank._rows(bank.clips, np.array([1, 4]))
-    assert pinned[-1]
+    assert pinned == [True]
     assert found.is_cuda
     assert torch.equal(found.cpu(), bank.clips.embedding_MD[[1, 4]])
 
 
+@pytest.fixture
+def waits_of_steps(monkeypatch) -> list[int]:
+    """Gets for each step of the GPU how often torch says that the host waits in `take_step`."""
+    counts, take_step = [], stage.take_step
+
+    def watched(run: Run, batch: Batch, header: Header) -> tuple[torch.Tensor, float]:
+        if run.world.device.type != "cuda":
+            return take_step(run, batch, header)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            found = take_step(run, batch, header)
+            torch.cuda.set_sync_debug_mode("default")
+        counts.append(sum("synchronizing" in str(one.message) for one in told))
+        return found
+
+    monkeypatch.setattr(stage, "take_step", watched)
+    return counts
+
+
 @pytest.mark.parametrize(
-    ("flags", "changes", "tolerance"),
+    ("flags", "changes", "tolerance", "waits"),
     [
-        ({}, {}, 1e-3),
-        ({"workers": 1}, {"learn_temperature": False}, 1e-3),
-        ({"chunk": 5}, {}, 1e-3),
-        ({}, {"plain_accumulation": 2}, 1e-3),
-        ({"bank_on_cpu": 1}, BANK | {"bank_momentum": 0.9}, 1e-3),
-        ({}, BANK, 1e-3),
-        ({}, {"norm": "batch"}, 1e-3),
-        ({"workers": 1}, {"precision": "bf16"}, 0.03),
-        ({"chunk": 5}, {"precision": "fp16", "fp16_init_scale": 1024.0}, 0.03),
+        ({}, {}, 1e-3, 1),  # for the gradient's norm
+        ({"workers": 1}, {"learn_temperature": False}, 1e-3, 1),
+        ({"chunk": 5}, {}, 1e-3, 1),
+        ({}, {"plain_accumulation": 2}, 1e-3, 1),
+        ({"chunk": 5}, BANK | {"bank_draw": "random", "bank_momentum": 0.9}, 1e-3, 1),
+        ({}, BANK, 1e-3, 2),  # and for the hardest entries
+        ({"bank_on_cpu": 1}, BANK | {"bank_momentum": 0.9}, 1e-3, 4),  # and to fill two queues
+        ({}, {"norm": "batch"}, 1e-3, 1),
+        ({}, {"precision": "bf16"}, 0.03, 1),
+        # And for the scaler, which leaves out a step that overflows.
+        ({"chunk": 5}, {"precision": "fp16", "fp16_init_scale": 1024.0}, 0.03, 2),
     ],
 )
-def test_a_gpu_learns_what_a_cpu_does(tmp_path, flags, changes, tolerance):
+def test_a_gpu_learns_what_a_cpu_does_and_waits_only_where_it_must(
+    tmp_path, pretence, waits_of_steps, flags, changes, tolerance, waits
+):
+    changes = {"max_steps": 6} | changes
     trained(tmp_path / "cpu", flags | {"backend": "gloo"}, **(changes | {"precision": "fp32"}))
     trained(tmp_path / "gpu", flags | {"backend": "nccl"}, **changes)
     assert losses(tmp_path / "gpu") == pytest.approx(losses(tmp_path / "cpu"), rel=tolerance)
+    assert set(waits_of_steps[3:]) == {waits}  # the bank is small at first
+    if pretence:
+        assert not [where for kind, where in pretence.waits if kind == "pageable copy"]
+        copies = [where for kind, where in pretence.waits if kind == "copy"]
+        assert not [where for where in copies if where.startswith("trainer/alarms.py")]
 
 
 def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
@@ -171,7 +208,7 @@ def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
 
 
 @pytest.fixture
-def nccl_of_one(tmp_path):
+def nccl_of_one(tmp_path, real_gpu):
     """A world over NCCL that one GPU can have: of a single rank that says it is one of several."""
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1)
@@ -198,17 +235,27 @@ def test_what_ranks_exchange_goes_over_nccl(nccl_of_one):
             assert torch.allclose(a.grad, b.grad, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.skipif(REAL and torch.cuda.device_count() < 2, reason="needs two GPUs, or none")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "changes", [{}, BANK, {"norm": "sync_batch"}, {"comm_hook": "bf16_compress"}]
+    ("flags", "changes"),
+    [
+        ({}, {}),
+        ({"chunk": 2, "gradient_as_bucket_view": 0}, BANK),
+        ({}, {"norm": "sync_batch"}),
+        ({}, {"comm_hook": "bf16_compress"}),
+    ],
 )
-def test_two_gpus_learn_what_one_does(tmp_path, changes):
+def test_two_gpus_learn_what_one_does(tmp_path, flags, changes):
+    if not REAL and ("norm" in changes or "comm_hook" in changes):
+        pytest.skip("a pretended GPU cannot show it")
+    changes = {"max_steps": 6} | changes
     trained(tmp_path / "one", {"backend": "nccl"}, **(changes | {"comm_hook": "none"}))
     results = make_results(tmp_path / "two")
     write_json(results.root / "settings/train.json", asdict(train_settings(**changes)))
-    argv = ["-m", "trainer.launch", "--processes", "2", "--threads", "4", "--", "-m"]
-    argv += ["trainer.train", *results.train_arguments(backend="nccl", workers=1)]
+    argv = ["-m", "trainer.launch", "--processes", "2", "--threads", "1", "--", "-m"]
+    argv += [] if REAL else ["tests.gpu.pretend"]
+    argv += ["trainer.train", *results.train_arguments(backend="nccl", **flags)]
     subprocess.run([sys.executable, *argv], cwd=ROOT, check=True, timeout=240)
     tolerance = 0.1 if "comm_hook" in changes else 1e-3
     assert losses(results.root) == pytest.approx(losses(tmp_path / "one"), rel=tolerance)
