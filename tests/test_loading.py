@@ -43,6 +43,14 @@ def test_more_processes_than_cores_are_told(eight_cores, monkeypatch, caplog):
     assert "lower run.train.workers to 2" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("workers", "device", "said"), [(0, "cuda", 1), (0, "cpu", 0), (1, "cuda", 0)]
+)
+def test_a_gpu_that_waits_for_loading_is_told(eight_cores, caplog, workers, device, said):
+    choose_workers(workers, World.alone(device))
+    assert caplog.text.count("the GPU waits while a batch is loaded") == said
+
+
 def test_other_faults_than_a_loaders_keep_their_trace():
     with (
         pytest.raises(ValueError, match="loading failed: DataLoader worker"),

@@ -109,21 +109,23 @@ class MemoryBank:
         if not self.clips.filled and not self.captions.filled:
             return None
         clip_keys_B, caption_keys_N = batch.clip_keys_B3[:, 0], batch.caption_keys_N4
-        of_captions, of_clips = self._chosen(step, clips_BD, captions_ND)
+        of_captions, of_clips = self._hardness(clips_BD, captions_ND)
+        chosen = self._chosen(CAPTIONS, self.captions, step, of_captions)
+        past_captions = self._rows(self.captions, chosen)
         excluded_captions_E2 = _excluded(
             (clip_keys_B.numpy(), _bag_hashes(batch)),
-            (self.captions.video_M[of_captions], self.captions.hash_MA[of_captions]),
+            (self.captions.video_M[chosen], self.captions.hash_MA[chosen]),
             same_text=self.settings.exclude_same_text,
         )
+        chosen = self._chosen(CLIPS, self.clips, step, of_clips)
         excluded_clips_E2 = _excluded(
             (caption_keys_N[:, 0].numpy(), caption_keys_N[:, 3:].numpy()),
-            (self.clips.video_M[of_clips], self.clips.hash_MA[of_clips]),
+            (self.clips.video_M[chosen], self.clips.hash_MA[chosen]),
             same_text=self.settings.exclude_same_text,
         )
         return Past(
-            self._rows(self.captions, of_captions), excluded_captions_E2,
-            self._rows(self.clips, of_clips), excluded_clips_E2,
-        )  # fmt: skip
+            past_captions, excluded_captions_E2, self._rows(self.clips, chosen), excluded_clips_E2
+        )
 
     def push(
         self,
@@ -148,28 +150,27 @@ class MemoryBank:
             keys = gather(torch.from_numpy(keys), of_ranks).numpy()
             queue.push(gather(rows_XD, of_ranks), keys[:, 0], keys[:, 1:])
 
-    def _chosen(
-        self, step: int, clips_BD: torch.Tensor, captions_ND: torch.Tensor
-    ) -> list[np.ndarray]:
-        """The captions and the clips that a step uses: [up to K] int64 each, ascending.
+    def _chosen(self, kind: int, queue: Queue, step: int, hardness_M: np.ndarray) -> np.ndarray:
+        """The entries that a step uses, the same on all ranks: [up to K] int64, ascending."""
+        every, wanted = np.arange(queue.filled), self.settings.bank_drawn
+        if self.settings.bank_draw == "all" or len(every) <= wanted:
+            return every
+        if self.settings.bank_draw == "random":
+            random = np.random.default_rng((self.settings.seed, step, kind, 0xBA9C))
+            return np.sort(random.choice(len(every), wanted, replace=False))
+        return np.sort(np.argsort(-hardness_M, kind="stable")[:wanted])
 
-        The same on all ranks. Only for the hardest the host waits for a GPU, once.
+    def _hardness(self, clips_BD: torch.Tensor, captions_ND: torch.Tensor) -> list[np.ndarray]:
+        """Each past caption's and clip's largest similarity to a row of any rank: [filled] each.
+
+        Both in one exchange and one wait for a GPU; empty where nobody asks.
         """
-        kinds = ((CAPTIONS, self.captions, clips_BD), (CLIPS, self.clips, captions_ND))
-        wanted, draw = self.settings.bank_drawn, self.settings.bank_draw
-        chosen = {kind: np.arange(queue.filled) for kind, queue, _ in kinds}
-        cut = [part for part in kinds if draw != "all" and part[1].filled > wanted]
-        if draw == "random":
-            for kind, queue, _ in cut:
-                random = np.random.default_rng((self.settings.seed, step, kind, 0xBA9C))
-                chosen[kind] = np.sort(random.choice(queue.filled, wanted, replace=False))
-        elif cut:
-            of_queues = [_hardness(queue, rows_XD.detach()) for _, queue, rows_XD in cut]
-            hardness = self.world.largest(torch.cat(of_queues)).cpu().numpy()
-            for kind, queue, _ in cut:
-                own_M, hardness = np.split(hardness, [queue.filled])
-                chosen[kind] = np.sort(np.argsort(-own_M, kind="stable")[:wanted])
-        return [chosen[CAPTIONS], chosen[CLIPS]]
+        sides = ((self.captions, clips_BD), (self.clips, captions_ND))
+        full = any(queue.filled > self.settings.bank_drawn for queue, _ in sides)
+        if self.settings.bank_draw != "hardest" or not full:
+            return [np.zeros(0), np.zeros(0)]
+        best = torch.cat([_nearest(queue, rows.detach()) for queue, rows in sides])
+        return np.split(self.world.largest(best).cpu().numpy(), [self.captions.filled])
 
     def _rows(self, queue: Queue, chosen: np.ndarray) -> torch.Tensor:
         if not len(chosen):
@@ -193,7 +194,7 @@ class MemoryBank:
         self.captions.restore(state["captions"])
 
 
-def _hardness(queue: Queue, rows_XD: torch.Tensor) -> torch.Tensor:
+def _nearest(queue: Queue, rows_XD: torch.Tensor) -> torch.Tensor:
     """Each entry's largest similarity to a row: [filled]."""
     best_M = rows_XD.new_full((queue.filled,), -torch.inf)
     if len(rows_XD):

@@ -1,4 +1,8 @@
-"""What only a GPU can show. `python -m tests.gpu.run` runs these and the loss's figures there."""
+"""The loss and the towers on a GPU, or on the pretended one where there is none.
+
+`tests/gpu/pretend.py` says what that shows and what not; `real_gpu` marks what needs a real one.
+`python -m tests.gpu.run` runs these and the loss's figures there.
+"""
 
 from __future__ import annotations
 

@@ -194,6 +194,8 @@ def test_a_gpu_learns_what_a_cpu_does_and_waits_only_where_it_must(
     assert set(waits_of_steps[3:]) == {waits}  # the bank is small at first
     if pretence:
         assert not [where for kind, where in pretence.waits if kind == "pageable copy"]
+        copies = [where for kind, where in pretence.waits if kind == "copy"]
+        assert not [where for where in copies if where.startswith("trainer/alarms.py")]
 
 
 def test_a_resumed_run_goes_on_on_the_gpu(tmp_path):
