@@ -473,6 +473,7 @@ def _of_cuda(gpu: Gpu) -> dict[str, object]:
         "manual_seed": seed,
         "manual_seed_all": seed,
         "max_memory_allocated": lambda device=None: gpu.peak,
+        "mem_get_info": lambda device=None: (gpu.capacity - gpu.allocated, gpu.capacity),
         "memory_allocated": lambda device=None: gpu.allocated,
         "reset_peak_memory_stats": lambda device=None: setattr(gpu, "peak", gpu.allocated),
         "set_device": lambda device: None,
