@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pipeline.formats.command_line import CommandLine
 from pipeline.formats.files import read_json, write_json
 from trainer.arguments import at_least, parse
 from trainer.cli import run
@@ -156,7 +157,7 @@ def check_ranks(wanted: list[int] | None, backend: str) -> list[int]:
 
 def main(argv: list[str] | None = None) -> None:
     """Print a table and what limits."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m trainer.tools.scaling",
         description="The arguments of a training in, a table of its speed on some numbers of ranks"
         " out. All other arguments are those of trainer.train.",
