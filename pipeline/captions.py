@@ -66,7 +66,7 @@ def clean_shard(plan: Path, settings: CaptionsSettings, output: Path) -> Counter
             counts["without_blanks"], counts["kept"],
         )  # fmt: skip
     write_captions(output, kept, dict(counts))
-    return +counts
+    return counts
 
 
 def _read_by_video(
