@@ -128,8 +128,8 @@ def losses(folder: Path) -> dict[int, float]:
     return {entry["step"]: entry["loss"] for entry in map(json.loads, lines) if "loss" in entry}
 
 
-def wait_until(done: Callable[[], object], what: str, *, seconds: float = 90) -> None:
-    """Wait for something that must happen."""
+def wait_until(done: Callable[[], object], what: str, *, seconds: float = 240) -> None:
+    """Wait for something that must happen; four ranks take a while to start on a busy machine."""
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
