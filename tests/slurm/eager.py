@@ -8,31 +8,30 @@ it has: a Ctrl-C in that moment cancels none of them. At one look a second that 
 part of the time, so here the jobs that are looked at are cancelled too. Nothing else differs.
 """
 
-import sys
 from collections.abc import AsyncIterator
 
 from snakemake.cli import main
 from snakemake_executor_plugin_slurm import Executor
 
+check, cancel = Executor.check_active_jobs, Executor.cancel_jobs
 
-class Eager(Executor):
-    """The executor, with short waits and no moment in which Ctrl-C misses a job."""
 
-    looked_at: tuple = ()
-    next_seconds_between_status_checks = property(lambda _: 1.0, lambda *_: None)
+async def check_remembered(self: Executor, active_jobs: list) -> AsyncIterator:
+    """Look at the jobs, remembering which."""
+    self.looked_at = tuple(active_jobs)
+    async for job in check(self, active_jobs):
+        yield job
 
-    async def check_active_jobs(self, active_jobs: list) -> AsyncIterator:
-        """Look at the jobs, remembering which."""
-        self.looked_at = tuple(active_jobs)
-        async for job in super().check_active_jobs(active_jobs):
-            yield job
 
-    def cancel_jobs(self, active_jobs: list) -> None:
-        """Cancel the jobs that are known and those that are looked at; cancelling twice is none."""
-        known = {job.external_jobid: job for job in (*self.looked_at, *active_jobs)}
-        super().cancel_jobs(list(known.values()))
+def cancel_remembered(self: Executor, active_jobs: list) -> None:
+    """Cancel the jobs that are known and those that are looked at; cancelling twice is none."""
+    jobs = {job.external_jobid: job for job in (*self.looked_at, *active_jobs)}
+    cancel(self, list(jobs.values()))
 
 
 if __name__ == "__main__":
-    sys.modules[Executor.__module__].Executor = Eager
+    # On the class itself, for Snakemake has found it by the time that this file is read.
+    Executor.looked_at = ()
+    Executor.next_seconds_between_status_checks = property(lambda _: 1.0, lambda *_: None)
+    Executor.check_active_jobs, Executor.cancel_jobs = check_remembered, cancel_remembered
     main()
